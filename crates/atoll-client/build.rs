@@ -1,4 +1,4 @@
-//! Compiles the protobuf definitions, in pure Rust: no protoc is needed.
+//! Compiles the protobuf definitions in pure Rust, without protoc.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(out.join("atoll.v1.bin"), files.encode_to_vec())?;
     tonic_prost_build::configure()
         .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
-        // Payloads share the buffer that they arrived in.
+        // Payloads share the buffer in which they arrived.
         .bytes(".")
         .compile_fds(files)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! A client of a cluster.
+//! The client of a cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,27 +17,27 @@ use crate::proto::{self, Chain, LevelsReply, LogletSpec, NodeInfo, NodeReply, Re
 use crate::tables::Tables;
 use crate::{is_log_name, log_name_hint};
 
-/// A reconfiguration may wait out a dead server.
+/// A reconfiguration may have to wait for the time-out of a dead server.
 const RECONFIGURE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Rebuilding a segment, or draining a node, copies data.
+/// Rebuilding a segment or draining a node copies data.
 const COPY_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// A client of a cluster: cheap to clone; all clones share connections.
+/// A client of a cluster. Cheap to clone; all clones share the connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     connections: Arc<Connections>,
-    /// The lanes that are in use: one per log.
+    /// The lanes in use, one per log.
     lanes: Arc<Mutex<BTreeMap<String, Weak<Lane>>>>,
 }
 
 impl Client {
-    /// A client of the nodes at `addresses`: `HOST:PORT`, separated by commas. Connects at the first call; fails only if
-    /// the addresses are malformed.
+    /// Returns a client of the nodes at `addresses`, which are `HOST:PORT`, separated by commas. It connects at the first call.
+    /// Fails only if the addresses are malformed.
     pub fn connect(addresses: &str) -> Result<Self, Error> {
         Self::with_options(addresses, Options::default())
     }
 
-    /// The same with settings.
+    /// Like [`Client::connect`], with settings.
     pub fn with_options(addresses: &str, options: Options) -> Result<Self, Error> {
         Ok(Client {
             connections: Arc::new(Connections::new(addresses, options)?),
@@ -45,13 +45,13 @@ impl Client {
         })
     }
 
-    /// The addresses, as they were given.
+    /// Returns the addresses as they were given, without repetitions.
     pub fn addresses(&self) -> Vec<String> {
         self.connections.texts().map(str::to_owned).collect()
     }
 
-    /// A handle to the log of this name. This asks no node; the first append creates the log. Must be called within a tokio runtime. All
-    /// handles of one name share one stream.
+    /// Returns a handle to the log with this name. Contacts no node; the first append creates the log. Must be called within a
+    /// tokio runtime. All handles with one name share one stream of appends.
     pub fn log(&self, name: &str) -> Result<Log, Error> {
         if !is_log_name(name) {
             return Err(Error::invalid(log_name_hint(name), ""));
@@ -66,7 +66,7 @@ impl Client {
         Ok(Log::new(name, self.connections.clone(), lane))
     }
 
-    /// Creates a log with a first segment of this kind; false if it was there already. Idempotent.
+    /// Creates a log with a first segment of this kind. Returns false if the log existed already. Idempotent.
     pub async fn create_log(&self, name: &str, spec: LogletSpec) -> Result<bool, Error> {
         let request = proto::CreateLogRequest { log: name.to_owned(), loglet: Some(spec) };
         let call = self.connections.call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
@@ -76,8 +76,8 @@ impl Client {
         Ok(call.await?.created)
     }
 
-    /// Deletes a log and its records permanently; false if it was deleted already. Idempotent. No append to it is acknowledged after
-    /// this returns. Unknown: it may be deleted; ask again.
+    /// Deletes a log and its records permanently. Returns false if it was deleted already. Idempotent. After this returns `Ok`, no
+    /// append to the log is acknowledged. After [`Error::Unknown`] the log may be deleted; call this again.
     pub async fn delete_log(&self, name: &str) -> Result<bool, Error> {
         let request = proto::DeleteLogRequest { log: name.to_owned() };
         let call = self.connections.call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
@@ -87,7 +87,7 @@ impl Client {
         Ok(call.await?.deleted)
     }
 
-    /// The names of all logs, in order.
+    /// Returns the names of all logs, in order.
     pub async fn list_logs(&self) -> Result<Vec<String>, Error> {
         let mut all: Vec<String> = Vec::new();
         loop {
@@ -100,7 +100,7 @@ impl Client {
         }
     }
 
-    /// The names that follow this one, in order, as many as come at once: 1,000 at most.
+    /// Returns the names that follow this one, in order, as many as fit into one reply: 1,000 at most.
     pub async fn list_logs_after(&self, after: &str) -> Result<proto::ListLogsReply, Error> {
         let request = proto::ListLogsRequest { after: after.to_owned(), limit: 0 };
         self.short(|channel| {
@@ -110,13 +110,13 @@ impl Client {
         .await
     }
 
-    /// The chain under a log, with its newest segments.
+    /// Returns the chain of a log, with its newest segments.
     pub async fn chain(&self, log: &str) -> Result<Chain, Error> {
         self.chain_from(log, None).await
     }
 
-    /// The chain under a log, with the segments from a position on, as far as they are kept together; `next` of the answer says
-    /// where the others begin.
+    /// Returns the chain of a log, with segments from a position on, as many as are stored together. `next` in the reply is the
+    /// position where the others begin.
     pub async fn chain_from(&self, log: &str, from: Option<u64>) -> Result<Chain, Error> {
         let request = proto::ShowChainRequest { log: log.to_owned(), from };
         self.short(|channel| {
@@ -126,7 +126,8 @@ impl Client {
         .await
     }
 
-    /// Ends the active segment and starts another. Unknown: it may have happened or may still; [`Client::chain`] tells.
+    /// Extends a log: seals the active segment and starts another one. After [`Error::Unknown`] it may have happened, or may still
+    /// happen; [`Client::chain`] shows whether it did.
     pub async fn extend(&self, log: &str, spec: LogletSpec) -> Result<Chain, Error> {
         let request = proto::ExtendRequest { log: log.to_owned(), loglet: Some(spec) };
         self.connections
@@ -137,7 +138,7 @@ impl Client {
             .await
     }
 
-    /// Takes fully trimmed segments off the front. Idempotent.
+    /// Truncates a log: removes completely trimmed segments from the front of its chain. Idempotent.
     pub async fn truncate(&self, log: &str) -> Result<Chain, Error> {
         let request = proto::TruncateRequest { log: log.to_owned() };
         self.connections
@@ -148,7 +149,8 @@ impl Client {
             .await
     }
 
-    /// Rebuilds the sealed segment of a loglet (32 hexadecimal digits) on other servers. Unknown: see [`Client::chain`].
+    /// Rebuilds the sealed segment of a Loglet (32 hexadecimal digits) on other servers. After [`Error::Unknown`],
+    /// [`Client::chain`] shows whether it happened.
     pub async fn modify(&self, log: &str, loglet: &str, spec: LogletSpec) -> Result<Chain, Error> {
         let request =
             proto::ModifyRequest { log: log.to_owned(), loglet: loglet.to_owned(), spec: Some(spec) };
@@ -160,13 +162,13 @@ impl Client {
             .await
     }
 
-    /// The tables of the cluster. This asks no node. Take one handle and clone it: each new handle is another client to the cluster, and
-    /// what the cluster remembers of clients is bounded.
+    /// Returns a handle to the tables of the cluster. Contacts no node. Create one handle and clone it: for the cluster each new
+    /// handle is another client, and it remembers only a limited number of clients.
     pub fn tables(&self) -> Tables {
         Tables::new(self.connections.clone())
     }
 
-    /// Health, tails and lag as the node that answers sees them.
+    /// Returns health, tails and lag, as the answering node sees them.
     pub async fn status(&self) -> Result<StatusReply, Error> {
         self.short(|channel| async move {
             ClusterServiceClient::new(channel).status(proto::StatusRequest {}).await
@@ -174,7 +176,7 @@ impl Client {
         .await
     }
 
-    /// The replica of the database at the node that answers: see [`Client::at_node`].
+    /// Returns the status of the database replica at the answering node; see [`Client::at_node`].
     pub async fn database_status(&self) -> Result<proto::DatabaseStatusReply, Error> {
         self.short(|channel| async move {
             DatabaseServiceClient::new(channel).status(proto::DatabaseStatusRequest {}).await
@@ -182,7 +184,7 @@ impl Client {
         .await
     }
 
-    /// Makes the node that answers read its store again soon. Idempotent.
+    /// Requests a scrub of the store at the answering node. Idempotent.
     pub async fn scrub_database(&self) -> Result<(), Error> {
         let reply = self.short(|channel| async move {
             DatabaseServiceClient::new(channel).scrub(proto::ScrubRequest {}).await
@@ -190,7 +192,7 @@ impl Client {
         reply.await.map(drop)
     }
 
-    /// The members.
+    /// Returns the members of the cluster.
     pub async fn nodes(&self) -> Result<Vec<NodeInfo>, Error> {
         let reply = self.short(|channel| async move {
             ClusterServiceClient::new(channel).node_list(proto::NodeListRequest {}).await
@@ -198,7 +200,7 @@ impl Client {
         Ok(reply.await?.nodes)
     }
 
-    /// Adds a member, or changes its address or roles (none: all roles). Idempotent.
+    /// Adds a member, or changes its address or roles. An empty list means all roles. Idempotent.
     pub async fn add_node(&self, id: u32, address: &str, roles: Vec<String>) -> Result<NodeReply, Error> {
         let request = proto::NodeAddRequest { id, address: address.to_owned(), roles };
         self.connections
@@ -209,7 +211,7 @@ impl Client {
             .await
     }
 
-    /// Moves all duties off a node. Idempotent.
+    /// Drains a node: moves all its duties to other nodes. Idempotent.
     pub async fn drain_node(&self, id: u32) -> Result<NodeReply, Error> {
         self.connections
             .call(Repeat::Idempotent, COPY_TIMEOUT, |channel| async move {
@@ -218,7 +220,7 @@ impl Client {
             .await
     }
 
-    /// Forgets a drained node. Idempotent.
+    /// Removes a drained node from the members. Idempotent.
     pub async fn remove_node(&self, id: u32) -> Result<NodeReply, Error> {
         self.connections
             .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
@@ -227,7 +229,7 @@ impl Client {
             .await
     }
 
-    /// The feature level of the cluster, and what the programs of its members read.
+    /// Returns the feature level of the cluster, and the levels that the programs of its members can read.
     pub async fn levels(&self) -> Result<LevelsReply, Error> {
         self.connections
             .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
@@ -236,7 +238,7 @@ impl Client {
             .await
     }
 
-    /// Raises the feature level to `to`, or to the highest that all members read. Idempotent.
+    /// Raises the feature level to `to`, or to the highest level that all members can read. Idempotent.
     pub async fn upgrade(&self, to: Option<u32>) -> Result<LevelsReply, Error> {
         self.connections
             .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
@@ -245,7 +247,7 @@ impl Client {
             .await
     }
 
-    /// A client that talks only to one node's door, which is found through the status of the cluster.
+    /// Returns a client that connects only to one node, whose address is taken from the list of members.
     pub async fn at_node(&self, id: u32) -> Result<Client, Error> {
         let nodes = self.nodes().await?;
         let known = || nodes.iter().map(|n| n.id.to_string()).collect::<Vec<_>>().join(", ");

@@ -13,19 +13,19 @@ use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
 use crate::options::Options;
 use crate::proto::Reason;
 
-/// Flow-control windows: large enough that a stream is never stopped by them within a data centre.
+/// The flow-control windows. They are so large that they never stop a stream within a data centre.
 const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
-/// Pings while a call is under way, so that a node that stopped is noticed before the call's own deadline.
+/// The client pings during calls, so that it notices a stopped node before the deadline of the call.
 const PING_INTERVAL: Duration = Duration::from_millis(300);
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What another attempt may do.
+/// Whether a call may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Doing it twice is doing it once: unknown outcomes are tried again.
+    /// Performing the call twice has the same effect as once, so it is retried even if its outcome is unknown.
     Idempotent,
-    /// Only calls that certainly did not happen are tried again.
+    /// The call is retried only if it certainly did not happen.
     Once,
 }
 
@@ -35,13 +35,13 @@ struct Address {
     channel: Mutex<Option<Channel>>,
 }
 
-/// The addresses, and which of them is in use: all calls go to one until it fails.
+/// The addresses, one of which is in use: all calls go to it until it fails.
 pub(crate) struct Connections {
     pub(crate) options: Options,
     addresses: Vec<Address>,
     current: AtomicUsize,
     first_try: OnceLock<Instant>,
-    /// Some connection came up once.
+    /// Whether any connection was ever established.
     reached: AtomicBool,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Connections {
 }
 
 impl Connections {
-    /// Addresses as `HOST:PORT`, separated by commas. Nothing is connected yet.
+    /// Parses the addresses, which are `HOST:PORT`, separated by commas. Does not connect.
     pub(crate) fn new(addresses: &str, options: Options) -> Result<Self, Error> {
         let options = options.bounded();
         let mut texts: Vec<&str> = Vec::new();
@@ -85,7 +85,7 @@ impl Connections {
         self.addresses.len()
     }
 
-    /// The address in use.
+    /// Returns the index of the address in use.
     pub(crate) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed) % self.addresses.len()
     }
@@ -94,25 +94,26 @@ impl Connections {
         &self.addresses[i].text
     }
 
-    /// All of them, as they were given.
+    /// Returns all addresses, as they were given.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
         self.addresses.iter().map(|a| a.text.as_str())
     }
 
-    /// Address `i` failed: gives up its connection and moves on to the next address, unless another caller already has.
+    /// Reports that address `i` failed. Drops its shared connection and switches to the next address, unless another caller already
+    /// has.
     pub(crate) fn failed(&self, i: usize) {
         *self.addresses[i].channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let next = (i + 1) % self.addresses.len();
         let _ = self.current.compare_exchange(i, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// True if no node was ever reached and the time to wait for that is over.
+    /// Returns true if no node was ever reached and the time for the first contact has passed.
     pub(crate) fn is_hopeless(&self) -> bool {
         let patience = self.options.first_contact;
         !self.reached.load(Ordering::Relaxed) && self.first_try.get().is_some_and(|t| t.elapsed() >= patience)
     }
 
-    /// A separate connection to address `i`, by a fresh name look-up. On failure nothing was sent.
+    /// Opens a separate connection to address `i`, with a new name lookup. If it fails, nothing was sent.
     pub(crate) async fn connect(&self, i: usize) -> Result<Channel, Failure> {
         let address = &self.addresses[i];
         self.first_try.get_or_init(Instant::now);
@@ -126,7 +127,7 @@ impl Connections {
         }
     }
 
-    /// The shared connection to address `i`.
+    /// Returns the shared connection to address `i`, and opens it if necessary.
     pub(crate) async fn channel(&self, i: usize) -> Result<Channel, Failure> {
         let address = &self.addresses[i];
         if let Some(channel) = &*address.channel.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -137,7 +138,7 @@ impl Connections {
         Ok(channel)
     }
 
-    /// One call, over as many attempts and addresses as its deadline allows.
+    /// Performs one call, with as many attempts and addresses as its deadline allows.
     pub(crate) async fn call<T, F, R>(
         &self,
         repeat: Repeat,
@@ -206,7 +207,7 @@ fn unreachable_node(address: &str, why: &str) -> Failure {
     )
 }
 
-/// The innermost cause: the message of the operating system.
+/// Returns the innermost cause, usually the message of the operating system.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

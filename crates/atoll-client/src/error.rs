@@ -1,4 +1,5 @@
-//! How a call fails: whether it happened, why, and what to do next. The same information goes over the wire as gRPC status and trailers.
+//! The errors of calls. Each one says whether the call happened, why it failed, and what to do next. On the wire, a gRPC status and
+//! trailers carry the same information.
 
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
@@ -9,25 +10,25 @@ const HAPPENED: &str = "atoll-happened";
 const REASON: &str = "atoll-reason";
 const NEXT: &str = "atoll-next";
 
-/// A call that failed, after all that the client could do until its deadline.
+/// The error of a call, after all retries that were possible before its deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It did not happen, and will not.
+    /// The call did not happen and never will.
     #[error("did not happen: {0}")]
     DidNotHappen(Failure),
-    /// It may have happened, or may still.
+    /// Unknown: the call may have happened, or may still happen.
     #[error("unknown whether it happened: {0}")]
     Unknown(Failure),
 }
 
-/// Why.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// For programs.
+    /// The reason, for programs.
     pub reason: Reason,
-    /// For people.
+    /// A description, for people.
     pub message: String,
-    /// What to do now; may be empty.
+    /// What to do next. May be empty.
     pub next: String,
 }
 
@@ -42,14 +43,14 @@ impl std::fmt::Display for Failure {
 }
 
 impl Failure {
-    /// A failure.
+    /// Creates a failure.
     pub fn new(reason: Reason, message: impl Into<String>, next: impl Into<String>) -> Self {
         Failure { reason, message: message.into(), next: next.into() }
     }
 }
 
 impl Error {
-    /// The reason and the message, whatever the outcome.
+    /// Returns the reason and the message, whatever the outcome.
     pub fn failure(&self) -> &Failure {
         match self {
             Error::DidNotHappen(failure) | Error::Unknown(failure) => failure,
@@ -61,14 +62,14 @@ impl Error {
     }
 }
 
-/// Whether a failed operation took effect, as one attempt knows it.
+/// Whether one attempt of a failed operation took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did not.
+    /// It did not happen.
     No,
-    /// It did, although the call failed.
+    /// It happened, although the call failed.
     Yes,
-    /// It cannot be known.
+    /// It is unknown.
     Unknown,
 }
 
@@ -82,7 +83,7 @@ impl Outcome {
     }
 }
 
-/// A gRPC status with the trailers of this API. Characters outside of ASCII become `?` in the trailers.
+/// Returns a gRPC status with the trailers of this API. Characters other than printable ASCII become `?` in the trailers.
 pub fn status(happened: Outcome, failure: &Failure) -> Status {
     let mut status = Status::new(code(failure.reason), failure.message.clone());
     let trailers = status.metadata_mut();
@@ -96,7 +97,8 @@ pub fn status(happened: Outcome, failure: &Failure) -> Status {
     status
 }
 
-/// What a status says. One without our trailers comes from the transport: unknown, and worth another try elsewhere.
+/// Parses a status. A status without the trailers usually comes from the transport: its outcome is unknown, and another node is
+/// worth a try.
 pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
     let text = |key| status.metadata().get(key).and_then(|v| v.to_str().ok());
     let happened = match text(HAPPENED) {
@@ -116,7 +118,7 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
     };
     let next = match text(NEXT) {
         Some(next) => next,
-        // This is what a door with TLS looks like to a client without TLS.
+        // A client without TLS sees this error at a door with TLS.
         None if message.contains("h2 protocol error") => {
             "if the nodes have TLS, clients need it, too: --tls-ca, --tls-cert and --tls-key"
         }
@@ -126,13 +128,13 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
     (happened, Failure { reason, message, next })
 }
 
-/// Codes that a gRPC server sends, without our trailers, before any handler of ours has seen the call: no such method, no permission, a
-/// message too long to be decoded.
+/// Returns true for the codes that a gRPC server sends itself, without the trailers, before any handler has seen the call: no such
+/// method, no permission, or a message too long to be decoded.
 fn never_handled(status: &Status) -> bool {
     matches!(status.code(), Code::Unimplemented | Code::Unauthenticated | Code::OutOfRange)
 }
 
-/// Whether another node, or the same one later, may give a better answer.
+/// Returns true if another node, or the same one later, may succeed.
 pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
     match reason {
         Reason::Busy
@@ -191,7 +193,7 @@ const REASONS: [(Reason, &str); 18] = [
     (Reason::LogDeleted, "log-deleted"),
 ];
 
-/// The reason as trailers and `--json` spell it.
+/// Returns the reason as trailers and `--json` spell it.
 pub(crate) fn reason_word(reason: Reason) -> &'static str {
     REASONS.iter().find(|(r, _)| *r == reason).map_or("unspecified", |(_, word)| word)
 }
@@ -201,7 +203,7 @@ fn reason_of(word: &str) -> Reason {
 }
 
 impl Reason {
-    /// The reason in one word, as trailers and `--json` spell it.
+    /// Returns the reason in one word, as trailers and `--json` spell it.
     pub fn word(self) -> &'static str {
         reason_word(self)
     }

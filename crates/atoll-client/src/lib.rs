@@ -15,17 +15,17 @@
 //! # }
 //! ```
 //!
-//! Every call ends in one of three ways: `Ok`, [`Error::DidNotHappen`], [`Error::Unknown`]. Until its deadline the client retries by
-//! itself, at the next address if one fails. A record that is sent again keeps its name, so that it is in the log at most once.
+//! Every call ends in one of three ways: `Ok`, [`Error::DidNotHappen`], [`Error::Unknown`]. Until the deadline, the client retries
+//! by itself, at the next address if one fails. A record that is sent again keeps its name, so it is in the log at most once.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `client.rs` | addresses, chains, cluster |
-//! | `log.rs`, `read.rs` | one log: append, read, tail, trim |
-//! | `tables.rs` | tables: rows, transactions, ranges |
-//! | `lane/` | all appends of this client to one log over one stream, in order, across failures |
-//! | `connections.rs` | the addresses and which of them is in use; calls with failover |
-//! | `error.rs` | did it happen, why not, what next; the same as gRPC status |
+//! | `client.rs` | calls about logs, chains and the cluster |
+//! | `log.rs`, `read.rs` | one log: appends, reads, tail checks, trims |
+//! | `tables.rs` | tables: rows, transactions and ranges |
+//! | `lane/` | all appends of this client to one log, in order, on one stream, across failures |
+//! | `connections.rs` | the addresses, the one in use, and calls with failover |
+//! | `error.rs` | errors: whether the call happened, why it failed, what to do next; also as gRPC status |
 //! | `options.rs` | settings |
 
 mod client;
@@ -37,12 +37,12 @@ mod options;
 mod read;
 mod tables;
 
-/// The public API as generated from `proto/atoll/v1/`; its comments are the reference.
+/// The public API, as generated from `proto/atoll/v1/`. The comments there are the reference.
 #[allow(missing_docs)]
 pub mod proto {
     tonic::include_proto!("atoll.v1");
 
-    /// The definitions in compiled form, for gRPC reflection.
+    /// The compiled definitions, for gRPC reflection.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/atoll.v1.bin"));
 }
 
@@ -54,27 +54,27 @@ pub use proto::Reason;
 pub use read::{ReadBatch, ReadOptions, Reader};
 pub use tables::{Rows, Tables};
 
-/// Longest record, in bytes.
+/// The maximum length of a record, in bytes.
 pub const MAX_RECORD_BYTES: usize = 1_000_000;
-/// Longest name of a log, in bytes.
+/// The maximum length of the name of a log, in bytes.
 pub const MAX_LOG_NAME_BYTES: usize = 200;
-/// Most records in one append message.
+/// The maximum number of records in one append message.
 pub const MAX_MESSAGE_RECORDS: usize = 4096;
-/// Most payload bytes in one append message.
+/// The maximum number of payload bytes in one append message.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// The server sends at least one reply in this time while appends of a stream are unanswered.
+/// While appends of a stream are unanswered, the server sends at least one reply in each interval of this length.
 pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Whether a log may have this name: `[A-Za-z0-9._/-]{1,200}`.
+/// Returns true if a log may have this name: `[A-Za-z0-9._/-]{1,200}`.
 pub fn is_log_name(name: &str) -> bool {
     (1..=MAX_LOG_NAME_BYTES).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._/-".contains(&b))
 }
 
-/// What is wrong with a log name, in a sentence that says what would be right.
+/// Returns a sentence that says what is wrong with the name of a log, and what is allowed.
 pub fn log_name_hint(name: &str) -> String {
     let allowed = format!("1 to {MAX_LOG_NAME_BYTES} letters, digits and . _ / - are allowed");
-    // The hint goes into answers, so it must not grow with the name that it is about.
+    // The hint is part of replies, so its length must not grow with that of the name.
     match name.len() {
         0..=MAX_LOG_NAME_BYTES => format!("{name:?} cannot be the name of a log: {allowed}"),
         length => format!("{length} bytes cannot be the name of a log: {allowed}"),

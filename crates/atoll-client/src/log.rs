@@ -1,4 +1,4 @@
-//! One log.
+//! The handle to one log.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{CheckTailReply, CheckTailRequest, Reason, TrimRequest};
 use crate::read::{ReadOptions, Reader};
 
-/// A handle on a log: cheap to clone. All handles of one client on one log share an ordered stream of appends.
+/// A handle to a log. Cheap to clone. All handles of one client to one log share an ordered stream of appends.
 #[derive(Clone, Debug)]
 pub struct Log {
     name: Arc<str>,
@@ -24,7 +24,7 @@ pub struct Log {
     lane: Arc<Lane>,
 }
 
-/// An append on its way. Dropping it does not take the record back: whether it happens is unknown then.
+/// An append in flight. Dropping it does not cancel the append; whether the append happens is then unknown.
 #[derive(Debug)]
 #[must_use = "the outcome is lost if nobody waits for it"]
 pub struct Appending(oneshot::Receiver<Settled>);
@@ -46,18 +46,18 @@ impl Log {
         Log { name: name.into(), connections, lane }
     }
 
-    /// Its name.
+    /// Returns the name of the log.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Appends a record; its position, once it is durable on the log's quorum.
+    /// Appends a record. Returns its position once the record is durable on a majority of the servers.
     pub async fn append(&self, record: impl Into<Bytes>) -> Result<u64, Error> {
         self.submit(record).await?.await
     }
 
-    /// Puts a record in line behind all that were submitted before it through this client, and returns while it is under
-    /// way: records land in the order in which they were submitted. Waits only if too many bytes are unacknowledged.
+    /// Submits a record after all records that this client submitted before, and returns while the append is in flight. Records
+    /// land in the order of submission. Waits only if too many bytes are unacknowledged.
     pub async fn submit(&self, record: impl Into<Bytes>) -> Result<Appending, Error> {
         let record = record.into();
         if record.len() > MAX_RECORD_BYTES {
@@ -70,7 +70,7 @@ impl Log {
         Ok(Appending(self.lane.submit(record).await?))
     }
 
-    /// Appends records in order; one outcome each.
+    /// Appends records in order. Returns one outcome for each.
     pub async fn append_batch(&self, records: impl IntoIterator<Item = Bytes>) -> Vec<Result<u64, Error>> {
         let mut under_way = Vec::new();
         for record in records {
@@ -86,22 +86,23 @@ impl Log {
         outcomes
     }
 
-    /// Reads records in order; fails over to another node midway if it must.
+    /// Reads records in order. The read continues at another node if its node fails.
     pub fn read(&self, options: ReadOptions) -> Reader {
         Reader::new(&self.name, self.connections.clone(), options)
     }
 
-    /// Reads from `from` on, without end: waits at the tail.
+    /// Reads from `from` on without an end: waits for more records at the tail.
     pub fn tail(&self, from: u64) -> Reader {
         self.read(ReadOptions { follow: true, ..ReadOptions::from(from) })
     }
 
-    /// The first position that is not written: above every append acknowledged before this call.
+    /// Checks the tail. Returns the first position that cannot be read yet, which is above every append acknowledged before this
+    /// call.
     pub async fn check_tail(&self) -> Result<u64, Error> {
         Ok(self.bounds().await?.tail)
     }
 
-    /// The tail, and the first position that can be read.
+    /// Returns the tail and the first position that can be read.
     pub async fn bounds(&self) -> Result<CheckTailReply, Error> {
         let request = CheckTailRequest { log: self.name.to_string() };
         let attempt_timeout = self.connections.options.attempt_timeout;
@@ -113,7 +114,7 @@ impl Log {
             .await
     }
 
-    /// Gives up all positions below `to` permanently. Idempotent.
+    /// Trims the log: permanently removes all records below `to`. Idempotent.
     pub async fn trim(&self, to: u64) -> Result<(), Error> {
         let request = TrimRequest { log: self.name.to_string(), to };
         let attempt_timeout = self.connections.options.attempt_timeout;

@@ -1,50 +1,52 @@
-//! Settings of a client.
+//! The settings of a client.
 
 use std::time::Duration;
 
-/// How a client behaves. The defaults suit a cluster within one data centre.
+/// The settings of a client. The defaults suit a cluster within one data centre.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long a call may take in all, over all addresses and attempts; 1 ms to 1 day. Too small: errors during a
-    /// failover that would have been waited out. Too large: a cluster that is down for good is reported late.
+    /// The time limit of a whole call, over all addresses and attempts; 1 ms to 1 day. Calls that reconfigure a log or copy data
+    /// have longer limits. Too small: errors during a failover that the client could have waited for. Too large: a cluster that is
+    /// permanently down is reported late.
     pub operation_timeout: Duration,
-    /// How long one attempt of a short call (check tail, trim, show, status) may take, and how long a node may acknowledge
-    /// no append at all before another is tried; 10 ms to 1 hour. Too small: calls wander between nodes that are only busy.
-    /// Too large: a node that is cut off from the others costs the whole operation.
+    /// The time limit of one attempt of a short call (check tail, trim, show, status). Also how long a node may acknowledge no
+    /// append at all before another one is tried; 10 ms to 1 hour. Too small: calls move between nodes that are only busy. Too
+    /// large: a node that is cut off from the others uses up the time of the whole operation.
     pub attempt_timeout: Duration,
-    /// How long a connection may take to come up; 1 ms to 1 minute.
+    /// The time limit for establishing a connection; 1 ms to 1 minute.
     pub connect_timeout: Duration,
-    /// A client that never reached any node gives up after this; at most `operation_timeout`. Too small: a cluster that is
-    /// just starting is not waited for. Too large: a wrong address is reported late.
+    /// A client that has never reached any node gives up after this time; at most `operation_timeout`. Too small: it does not wait
+    /// for a cluster that is just starting. Too large: a wrong address is reported late.
     pub first_contact: Duration,
-    /// With appends unanswered and nothing heard for this long, the node counts as dead; 150 ms to 1 minute (it says
-    /// something every 50 ms). With much unanswered it has longer, as for a connection of 2 MB/s. Too small: appends are sent
-    /// again for nothing. Too large: a stopped node is noticed late.
+    /// A node counts as dead if appends are unanswered and nothing was received from it for this long; 150 ms to 1 minute. A live
+    /// node sends a reply at least every 50 ms. The more bytes are unanswered, the longer the limit, as for a connection of 2 MB/s.
+    /// Too small: appends are resent unnecessarily. Too large: a stopped node is noticed late.
     pub silence: Duration,
-    /// Wait after all addresses failed in a row: from `backoff_min`, doubled each time, up to `backoff_max`.
+    /// The pause after all addresses have failed in a row: at first `backoff_min`, doubled each time, up to `backoff_max`. At least
+    /// 1 ms.
     pub backoff_min: Duration,
     /// See `backoff_min`; at most 10 s.
     pub backoff_max: Duration,
-    /// Most payload bytes that wait for acknowledgement per log; 1 MiB to 1 GiB. More appends wait for room.
+    /// The maximum number of unacknowledged payload bytes per log; 1 MiB to 1 GiB. Further appends wait for room.
     pub unsettled_bytes: usize,
-    /// TLS, if the servers want it.
+    /// TLS, if the servers require it.
     pub tls: Option<Tls>,
 }
 
-/// TLS towards the servers, in PEM.
+/// TLS for connections to the servers, in PEM format.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Certificates of the authorities that signed the servers' certificates.
+    /// The certificates of the authorities that signed the servers' certificates.
     pub ca: Vec<u8>,
-    /// The client's certificate and key, if the servers ask for one.
+    /// The client's certificate and key, if the servers require them.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in the servers' certificates, where it is not the host of the address.
+    /// The name in the servers' certificates, if it is not the host in the address.
     pub domain: Option<String>,
 }
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key stays out of logs.
+        // The key must not appear in logs.
         f.debug_struct("Tls").field("domain", &self.domain).finish_non_exhaustive()
     }
 }
@@ -66,7 +68,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The same with every value moved into its bounds.
+    /// Returns the settings with every value moved into its bounds.
     pub(crate) fn bounded(mut self) -> Self {
         let ms = Duration::from_millis;
         self.operation_timeout = self.operation_timeout.clamp(ms(1), Duration::from_secs(86_400));
@@ -81,7 +83,7 @@ impl Options {
         self
     }
 
-    /// The wait before round `round` (from 0) through all addresses.
+    /// Returns the pause before round `round` (from 0) through all addresses.
     pub(crate) fn backoff(&self, round: u32) -> Duration {
         self.backoff_min.saturating_mul(1 << round.min(16)).min(self.backoff_max)
     }

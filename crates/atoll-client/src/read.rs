@@ -1,4 +1,4 @@
-//! Reading a log as a stream of batches that survives the node it came from.
+//! Reads a log as a stream of batches that continues at another node if its node fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,26 +11,27 @@ use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
 use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{ReadReply, ReadRequest, Reason, Record};
 
-/// Longest message that is taken from a server: a batch of reads, with room for one record of the longest kind.
+/// The maximum length of a message that is accepted from a server, in bytes. A batch of records fits, even if it ends with a record
+/// of the maximum length.
 const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
-/// What to read.
+/// The range and the way of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// First position; None: the first that was not trimmed.
+    /// The first position to read. None: the first one that is not trimmed.
     pub from: Option<u64>,
-    /// Not in it; None: the tail at the time of the call, or without end with `follow`.
+    /// The end of the read (exclusive). None: the tail at the time of the call, or no end with `follow`.
     pub to: Option<u64>,
-    /// At most this many records; None: no limit.
+    /// The maximum number of records. None: no limit.
     pub limit: Option<u64>,
-    /// Do not stop at the tail: wait for more.
+    /// Whether to wait for more records at the tail instead of ending there.
     pub follow: bool,
-    /// The answering node's own disk alone; an error where it lacks a record.
+    /// Whether to read only from the answering node's own disk. The read fails if a record is missing there.
     pub local_only: bool,
 }
 
 impl ReadOptions {
-    /// Everything from a position up to the tail.
+    /// Reads everything from a position up to the tail.
     pub fn from(position: u64) -> Self {
         ReadOptions { from: Some(position), ..Self::default() }
     }
@@ -39,15 +40,15 @@ impl ReadOptions {
 /// Consecutive records.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadBatch {
-    /// Position of the first.
+    /// The position of the first record.
     pub first: u64,
-    /// One at least.
+    /// The records; at least one.
     pub records: Vec<Record>,
-    /// How many came from another server than the one that answered.
+    /// How many of them came from a server other than the one that answered.
     pub remote: u64,
 }
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
 pub struct Reader {
     log: String,
@@ -55,9 +56,9 @@ pub struct Reader {
     /// What is still to be read.
     rest: ReadOptions,
     stream: Option<(usize, Streaming<ReadReply>)>,
-    /// Failures since the last batch.
+    /// The number of failures since the last batch.
     failures: usize,
-    /// When to give up, unless a batch comes before.
+    /// When to give up, unless a batch arrives before. None if there was no failure since the last batch.
     deadline: Option<Instant>,
 }
 
@@ -66,8 +67,8 @@ impl Reader {
         Reader { log: log.to_owned(), connections, rest, stream: None, failures: 0, deadline: None }
     }
 
-    /// The next records; None at the end. If a node fails, another one continues after what was read. Nothing is lost by dropping the
-    /// future and calling again.
+    /// Returns the next records, or None at the end. If a node fails, another one continues after the last record that was read.
+    /// Dropping the future and calling this again loses nothing.
     pub async fn next(&mut self) -> Result<Option<ReadBatch>, Error> {
         loop {
             if self.rest.limit == Some(0) {
@@ -120,7 +121,7 @@ impl Reader {
         }
     }
 
-    /// Takes a reply in. Positions must follow on from what was read: a gap is never passed over.
+    /// Handles a reply. Its first position must follow the last one that was read, because a gap must never be skipped.
     fn advance(&mut self, reply: ReadReply) -> Result<Option<ReadBatch>, Error> {
         let count = reply.records.len() as u64;
         if count == 0 {
@@ -139,7 +140,7 @@ impl Reader {
         Ok(Some(ReadBatch { first: reply.first, records: reply.records, remote: reply.remote }))
     }
 
-    /// Waits before another attempt, or gives up.
+    /// Waits before the next attempt, or gives up with an error.
     async fn recover(&mut self, at: usize, status: &Status) -> Result<(), Error> {
         self.stream = None;
         let (_, mut failure) = parse(status);

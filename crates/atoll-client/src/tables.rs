@@ -1,4 +1,4 @@
-//! Tables: definitions, rows, transactions, ranges.
+//! Tables: definitions, rows, transactions and ranges.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,10 +14,10 @@ use crate::lane::random_client;
 use crate::proto::table_service_client::TableServiceClient;
 use crate::proto::{self, Reason, ScanReply, WriteName};
 
-/// Writes whose outcomes the cluster remembers of one client (`atoll_tables::CLIENT_WINDOW`): a write that is sent again must not be
-/// further behind the newest than this.
+/// The number of writes of one client whose outcomes the cluster remembers (`atoll_tables::CLIENT_WINDOW`). A write that may be
+/// sent again must be less than this far behind the newest one.
 const WINDOW: u64 = 32;
-/// Longest message that a node sends.
+/// The maximum length of a message that a node sends, in bytes.
 const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -27,14 +27,14 @@ struct UnderWay {
     seqs: BTreeSet<u64>,
 }
 
-/// Names writes, and keeps those that are under way close enough together.
+/// Assigns names to writes, and keeps the writes in flight within the window.
 #[derive(Debug)]
 struct Names {
     under_way: Mutex<UnderWay>,
     done: Notify,
 }
 
-/// A write under way; it counts until this is dropped.
+/// A write in flight. It counts until this is dropped.
 struct Named<'a> {
     names: &'a Names,
     client: u64,
@@ -71,10 +71,10 @@ impl Names {
 
     async fn next(&self) -> Named<'_> {
         loop {
-            // Registered before the check, so that a write that ends in between is not missed.
+            // Register before the check, so that a write that ends in between is not missed.
             let done = self.done.notified();
             if let Some(named) = self.try_next() {
-                // There may be room for the next waiter, too; one that finds none waits again.
+                // There may be room for the next waiter, too. A waiter that finds none waits again.
                 self.done.notify_one();
                 return named;
             }
@@ -96,13 +96,13 @@ impl Drop for Named<'_> {
             under_way.seqs.remove(&self.seq);
         }
         drop(under_way);
-        // The permit is stored for a waiter that has checked and does not wait yet.
+        // The permit is stored for a waiter that has checked for room but does not wait yet.
         self.names.done.notify_one();
     }
 }
 
-/// The tables of a cluster: cheap to clone; clones are one client. Every write is done once, however often it had to be sent, unless the
-/// outcome is an error that says otherwise. At most 32 writes of one client are under way; more wait.
+/// The tables of a cluster. Cheap to clone; all clones are one client. A write that returns `Ok` was applied exactly once, however
+/// often it was sent; an error says whether it happened. At most 32 writes of one client are in flight; further ones wait.
 #[derive(Clone, Debug)]
 pub struct Tables {
     connections: Arc<Connections>,
@@ -113,7 +113,7 @@ fn client(channel: Channel) -> TableServiceClient<Channel> {
     TableServiceClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES)
 }
 
-/// One call that may be repeated, because it is a read or has a name.
+/// Performs a call that may be retried, because it is a read or has a name.
 macro_rules! call {
     ($self:ident, $method:ident, $request:expr) => {{
         let request = $request;
@@ -127,7 +127,8 @@ macro_rules! call {
     }};
 }
 
-/// One write under a name. If the cluster has forgotten the client and every attempt was answered, a new client makes the write.
+/// Performs a write under a name. If the cluster has forgotten the client and the write certainly did not happen, performs it once
+/// more under a new client id.
 macro_rules! write {
     ($self:ident, $method:ident, $request:expr) => {{
         let mut request = $request;
@@ -185,36 +186,36 @@ impl Tables {
         Self::table(write!(self, change_table, request)?)
     }
 
-    /// A table.
+    /// Returns the definition of a table.
     pub async fn describe(&self, table: &str) -> Result<proto::Table, Error> {
         let request = proto::DescribeTableRequest { table: table.to_owned() };
         Self::table(call!(self, describe_table, request)?)
     }
 
-    /// All tables, in the order of their names.
+    /// Returns the definitions of all tables, in the order of their names.
     pub async fn list(&self) -> Result<Vec<proto::Table>, Error> {
         Ok(call!(self, list_tables, proto::ListTablesRequest {})?.tables)
     }
 
-    /// Rows by their keys, all of one state.
+    /// Reads rows by their keys, all from the same state.
     pub async fn get(&self, request: proto::GetRequest) -> Result<proto::GetReply, Error> {
         call!(self, get, request)
     }
 
-    /// Operations in order, all or none.
+    /// Performs operations in order, all or none.
     pub async fn transact(&self, operations: Vec<proto::Operation>) -> Result<proto::TransactReply, Error> {
         let request = proto::TransactRequest { write: None, operations };
         write!(self, transact, request)
     }
 
-    /// Rows of a range, all of one state. If the node fails before the first of them, another one is asked.
+    /// Reads the rows of a range, all from the same state. If the node fails before it begins to answer, another one is asked.
     pub async fn scan(&self, request: proto::ScanRequest) -> Result<Rows, Error> {
         let stream = call!(self, scan, request)?;
         Ok(Rows { stream, attempt_timeout: self.connections.options.operation_timeout })
     }
 }
 
-/// The rows of a range as they come.
+/// The rows of a range, as they arrive.
 #[derive(Debug)]
 pub struct Rows {
     stream: Streaming<ScanReply>,
@@ -222,7 +223,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The next rows; None at the end. After an error the state that was read is gone: begin again after the last row, or from the start.
+    /// Returns the next rows, or None at the end. After an error, the state that was being read is no longer available: start a new
+    /// scan after the last row, or from the beginning.
     pub async fn next(&mut self) -> Result<Option<ScanReply>, Error> {
         match timeout(self.attempt_timeout, self.stream.message()).await {
             Ok(Ok(reply)) => Ok(reply),

@@ -1,8 +1,8 @@
-//! Alters one value in the store of a node that is down, as a fault of a disk or of a program would: what is there reads well, and is
+//! Alters one value in the store of a node that is down, as a fault of a disk or of a program could: the value can be read, but is
 //! not what was written. For drills: `cargo run -p atoll-db --example alter -- DATA/database PREFIX NTH`.
 //!
-//! Of the keys that begin with the prefix (hexadecimal, the application's number first) the nth one is taken, from 0; the last byte of its
-//! value is turned over. Prints the key in hexadecimal.
+//! It selects the key with index NTH, from 0, among those that begin with PREFIX (in hexadecimal, with the application's number
+//! first), and inverts the last bit of its value. It prints the key in hexadecimal.
 
 use std::process::ExitCode;
 

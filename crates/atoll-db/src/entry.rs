@@ -1,9 +1,9 @@
-//! A log entry of the database: commands of one proposer, in order.
+//! The encoding of a log entry of the database, which holds commands of one proposer in order.
 //!
 //! Format 1, little endian: `magic [u8; 3] | format u8 | node u32 | incarnation u64 | since u64 | time_ms u64`, then for each
-//! command `application u8 | version u8 | length u32 | bytes`, back to back. The proposer and the entry's number are in the entry's
-//! [`atoll_contract::OpId`]. Format 2 is for test builds of [`Level::NEXT`]: the level that it was written at, `u16`, follows the
-//! time.
+//! command `application u8 | version u8 | length u32 | bytes`, back to back. The client id and the entry's number are in the
+//! entry's [`atoll_contract::OpId`]. Format 2 is for test builds of [`Level::NEXT`]: the level at which the entry was written,
+//! `u16`, follows the time.
 
 use atoll_contract::LogPos;
 use atoll_contract::entry::MAX_ENTRY_BYTES;
@@ -19,13 +19,13 @@ const NEXT_FORMAT: u8 = 2;
 const HEADER_BYTES: usize = 32;
 const COMMAND_HEADER_BYTES: usize = 6;
 
-/// What may follow the header in a later format, in bytes.
+/// The number of bytes that may follow the header in a later format.
 const MORE_BYTES: usize = 2;
 
-/// Longest command, in bytes.
+/// The maximum length of a command, in bytes.
 pub const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES - HEADER_BYTES - MORE_BYTES - COMMAND_HEADER_BYTES;
 
-/// The format of entries written at a level. It is also the highest format that a program reads whose highest level this is.
+/// Returns the format of entries written at a level. It is also the highest format that a program with this highest level can read.
 fn format_at(level: Level) -> u8 {
     if next_level(level) { NEXT_FORMAT } else { FIRST_FORMAT }
 }
@@ -34,9 +34,9 @@ fn format_at(level: Level) -> u8 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) proposer: Proposer,
-    /// There is no entry of this proposer below.
+    /// No entry of this client id is below this position.
     pub(crate) since: LogPos,
-    /// Its wall clock, milliseconds since the Unix epoch.
+    /// The proposer's wall clock, in milliseconds since the Unix epoch.
     pub(crate) time_ms: u64,
 }
 
@@ -48,12 +48,12 @@ pub(crate) struct Command {
     pub(crate) bytes: Bytes,
 }
 
-/// Why bytes are no entry of ours.
+/// Why bytes are not an entry that this program can apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Not of the database: somebody else appended to its log. Every replica skips it.
+    /// It does not belong to the database: something else appended it to the database's log. Every replica skips it.
     Foreign,
-    /// Of a later version of this program.
+    /// A later version of this program wrote it, in this format.
     Newer(u8),
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct EntryBuilder {
 }
 
 impl EntryBuilder {
-    /// `level`: the active one.
+    /// Begins an entry. `level`: the active level. `capacity`: the expected size of the commands, including their headers.
     pub(crate) fn new(header: &Header, capacity: usize, level: Level) -> Self {
         let format = format_at(level);
         let mut bytes = BytesMut::with_capacity(HEADER_BYTES + MORE_BYTES + capacity);
@@ -80,12 +80,12 @@ impl EntryBuilder {
         EntryBuilder { bytes }
     }
 
-    /// Room that a command takes in an entry, in bytes.
+    /// Returns the size of a command in an entry, in bytes.
     pub(crate) fn size_of(command: &[u8]) -> usize {
         COMMAND_HEADER_BYTES + command.len()
     }
 
-    /// Adds a command. Its length was checked against [`MAX_COMMAND_BYTES`].
+    /// Adds a command. The caller has checked its length against [`MAX_COMMAND_BYTES`].
     pub(crate) fn push(&mut self, app: AppId, version: u8, command: &[u8]) {
         self.bytes.reserve(COMMAND_HEADER_BYTES + command.len());
         self.bytes.put_u8(app.0);
@@ -99,7 +99,7 @@ impl EntryBuilder {
     }
 }
 
-/// Reads an entry; commands share its buffer.
+/// Decodes an entry. The commands share its buffer.
 pub(crate) fn parse(mut bytes: Bytes, reads: LevelRange) -> Result<(Header, Vec<Command>), Unreadable> {
     if bytes.len() < HEADER_BYTES || bytes[..3] != MAGIC {
         return Err(Unreadable::Foreign);

@@ -1,4 +1,4 @@
-//! The applications that share a log, each behind one interface whatever its events are.
+//! The applications that share a log, behind one interface that is independent of their types of events.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,10 +18,10 @@ use crate::store::StoreError;
 use crate::tx::Tx;
 use crate::view::{Published, View};
 
-/// Where the doors of an application hang their observer.
+/// The place where the doors of an application register their observer.
 pub(crate) type ObserverSlot<E> = Arc<Mutex<Option<Arc<dyn Observer<E>>>>>;
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn words(panic: &(dyn Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".to_owned())
@@ -37,14 +37,14 @@ pub(crate) enum Ended {
 pub(crate) trait Hosted: Send {
     fn name(&self) -> &'static str;
     fn version_at(&self, level: Level) -> u8;
-    /// Applies a command. What it wrote before it was rejected or panicked is still there.
+    /// Applies a command. If it is rejected or panics, its writes remain, and the caller must roll them back.
     fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended;
-    /// How many events wait to be handed over.
+    /// Returns the number of events that have not been sent to the observer.
     fn events(&self) -> usize;
-    /// Drops events beyond this many, and makes the application forget what it cached.
+    /// Drops all but the first `events` events, and makes the application drop its caches of writes.
     fn undo(&mut self, events: usize);
     fn opened(&mut self, published: &Arc<Published>) -> Result<(), StoreError>;
-    /// Hands the events over.
+    /// Sends the events to the observer.
     fn tell(&mut self, below: LogPos);
     /// Notifies the observer that the state was replaced.
     fn restored(&mut self, published: &Arc<Published>);
@@ -73,7 +73,7 @@ impl<A: Application> Hosted for Host<A> {
 
     fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended {
         let (app, events) = (&mut self.app, &mut self.events);
-        // `undone` tells the application about state that a panic left half done; writes are rolled back.
+        // This is unwind-safe: after a panic the writes are rolled back, and `undone` makes the application drop its caches.
         let done = catch_unwind(AssertUnwindSafe(|| {
             app.apply(at, command, &mut Tx { app: A::ID, working, events })
         }));
@@ -114,7 +114,7 @@ impl<A: Application> Hosted for Host<A> {
     }
 }
 
-/// A place among the applications of a log; turned into an [`crate::Engine`] once the database is open.
+/// An application's place among those of a log. Once the database is open, it yields the application's [`crate::Engine`].
 pub struct Slot<A: Application> {
     pub(crate) observer: ObserverSlot<A::Event>,
     _app: PhantomData<fn() -> A>,
@@ -132,7 +132,7 @@ impl<A: Application> fmt::Debug for Slot<A> {
     }
 }
 
-/// The applications that are to share a log and a store. All replicas have the same ones.
+/// The applications that share a log and a store. All replicas must have the same ones.
 #[derive(Default)]
 pub struct Applications(pub(crate) BTreeMap<AppId, Box<dyn Hosted>>);
 
@@ -143,12 +143,13 @@ impl fmt::Debug for Applications {
 }
 
 impl Applications {
-    /// None yet.
+    /// Returns an empty set of applications.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one. Panics if its number is taken or not allowed: which applications there are is fixed in the program.
+    /// Adds an application. Panics if its number is taken or not allowed, which is a bug in the program, because its applications
+    /// are fixed.
     pub fn add<A: Application>(&mut self, app: A) -> Slot<A> {
         assert!(matches!(A::ID.0, 1..=254), "{} of {}: 1 to 254 are allowed", A::ID, A::NAME);
         let observer = ObserverSlot::<A::Event>::default();

@@ -2,16 +2,16 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// Keys in byte order from `start` (in it) to `end` (not in it).
+/// The keys from `start` (inclusive) to `end` (exclusive), in byte order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The first key that may be in it.
+    /// The first key that may be in the range.
     pub start: Bytes,
-    /// The first key behind it; None: there is none.
+    /// The first key after the range. None if the range is unbounded.
     pub end: Option<Bytes>,
 }
 
-/// Which end a scan begins at.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the lowest key up.
@@ -20,7 +20,7 @@ pub enum Direction {
     Backward,
 }
 
-/// The smallest key above every key with this prefix; None if there is none.
+/// Returns the smallest key above every key with this prefix. None if there is none.
 fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
     let last = prefix.iter().rposition(|b| *b != u8::MAX)?;
     let mut end = BytesMut::from(&prefix[..=last]);
@@ -29,22 +29,22 @@ fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
 }
 
 impl KeyRange {
-    /// Every key.
+    /// Returns the range of all keys.
     pub fn all() -> Self {
         KeyRange { start: Bytes::new(), end: None }
     }
 
-    /// From `start` (in it) to `end` (not in it).
+    /// Returns the range from `start` (inclusive) to `end` (exclusive).
     pub fn new(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
         KeyRange { start: start.into(), end: Some(end.into()) }
     }
 
-    /// Every key that begins with `prefix`, itself in it.
+    /// Returns the range of all keys that begin with `prefix`, including `prefix` itself.
     pub fn prefix(prefix: &[u8]) -> Self {
         KeyRange { start: Bytes::copy_from_slice(prefix), end: after_prefix(prefix) }
     }
 
-    /// What is left of it above `key` (not in it).
+    /// Returns the part of the range above `key` (exclusive).
     #[must_use]
     pub fn above(mut self, key: &[u8]) -> Self {
         if key >= &self.start[..] {
@@ -56,7 +56,7 @@ impl KeyRange {
         self
     }
 
-    /// What is left of it below `key` (not in it).
+    /// Returns the part of the range below `key` (exclusive).
     #[must_use]
     pub fn below(mut self, key: &[u8]) -> Self {
         if self.end.as_ref().is_none_or(|end| key < &end[..]) {
@@ -65,17 +65,17 @@ impl KeyRange {
         self
     }
 
-    /// True if no key can be in it.
+    /// Returns true if no key can be in the range.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// Whether `key` is in it.
+    /// Returns true if `key` is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         key >= &self.start[..] && self.end.as_ref().is_none_or(|end| key < &end[..])
     }
 
-    /// The same range of an application's keys, as the store has them.
+    /// Returns the same range of an application's keys, as the store keeps them.
     pub(crate) fn within(&self, app: u8) -> KeyRange {
         let put = |key: &[u8]| {
             let mut full = BytesMut::with_capacity(key.len() + 1);

@@ -1,5 +1,5 @@
-//! Changes that are applied but not yet committed lie over the committed state (contracts X18): two overlay maps over a snapshot of
-//! the store.
+//! The layers of a replica's state (contracts X18): overlay maps, with the changes that are applied but not yet committed and with
+//! the last commit, on top of a snapshot of the store.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use bytes::Bytes;
 use crate::key_range::{Direction, KeyRange};
 use crate::store::{StoreError, StoreSnapshot, VersionedMap};
 
-/// One state of the replica, if read at one version. Cheap to clone.
+/// Shows one state of the replica if it is read at one version. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers {
     /// Receives the writes.
     pub(crate) active: Arc<VersionedMap>,
-    /// Receives no more writes: it is being committed.
+    /// Receives no more writes, because it is being committed.
     pub(crate) frozen: Option<Arc<VersionedMap>>,
-    /// The last commit, unless it was large. The store has it, too, but point reads cost more there.
+    /// The last commit, unless it was large. The store also has it, but point reads are more expensive there.
     pub(crate) settled: Option<Arc<VersionedMap>>,
-    /// What is committed.
+    /// The committed state.
     pub(crate) base: Arc<dyn StoreSnapshot>,
 }
 
 /// A part of a scan.
 pub(crate) struct Page {
-    /// In the order of the scan.
+    /// The entries, in the order of the scan.
     pub(crate) items: Vec<(Bytes, Bytes)>,
-    /// What is left of the range; None: nothing.
+    /// The rest of the range. None if the range is finished.
     pub(crate) rest: Option<KeyRange>,
-    /// Deleted keys were passed over, as far as the overlay knows them.
+    /// Whether the scan has skipped deleted keys, as far as the overlay knows them.
     pub(crate) passed_deleted: bool,
 }
 
 impl Page {
-    /// Nothing.
+    /// Returns a page without entries that ends the scan.
     pub(crate) fn empty() -> Page {
         Page { items: Vec::new(), rest: None, passed_deleted: false }
     }
@@ -41,13 +41,13 @@ impl Page {
 type Item = (Bytes, Option<Bytes>);
 
 impl Layers {
-    /// The value of a key as the overlay has it; None if only the store knows it.
+    /// Returns the value of a key in the overlay: None if the overlay does not have the key, Some(None) if the key is deleted.
     #[allow(clippy::option_option)] // As in the map below.
     pub(crate) fn get_overlay(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
         self.active.get(key, at).or_else(|| self.get_below(key, at))
     }
 
-    /// Like [`Layers::get_overlay`], without the layer that receives the writes.
+    /// Like [`Layers::get_overlay`], but without the active layer.
     #[allow(clippy::option_option)]
     pub(crate) fn get_below(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
         self.frozen.iter().chain(&self.settled).find_map(|layer| layer.get(key, at))
@@ -60,7 +60,8 @@ impl Layers {
         }
     }
 
-    /// The next part of a range: about `limit` entries. Fewer, or none, if nothing is left or much was deleted.
+    /// Returns the next part of a range: about `limit` entries. It may have fewer entries, or none, if the range is finished or
+    /// many keys were deleted.
     pub(crate) fn page(
         &self,
         range: &KeyRange,
@@ -71,9 +72,8 @@ impl Layers {
         if range.is_empty() {
             return Ok(Page::empty());
         }
-        // Look into memory first, but not far, and then into the store only up to the same key. Beside what a snapshot shows, the
-        // store may have very many keys that it hides (deleted ones, and those of a commit that is under way); they must not be
-        // passed over again for each page.
+        // Scan the overlay first, but not far, and then the store only up to the same key. The store may have very many keys that
+        // its snapshot hides (deleted keys, and those of the current commit), and a scan must not skip them again for each page.
         let mut covered = range.clone();
         let mut above = Vec::new();
         for layer in self.frozen.iter().chain(Some(&self.active)) {
@@ -113,7 +113,7 @@ impl Layers {
     }
 }
 
-/// The part of a range up to `last` (in it) in a direction.
+/// Returns the part of a range up to and including `last`, in the given direction.
 fn up_to(range: KeyRange, last: &Bytes, direction: Direction) -> KeyRange {
     match direction {
         Direction::Forward => {
@@ -124,7 +124,7 @@ fn up_to(range: KeyRange, last: &Bytes, direction: Direction) -> KeyRange {
     }
 }
 
-/// Merges two lists that are both in the order of the direction; of equal keys, the one of `over` stays.
+/// Merges two lists that are sorted in the given direction. If both have a key, the entry of `over` is kept.
 fn merge(under: Vec<Item>, over: Vec<Item>, direction: Direction) -> Vec<Item> {
     if over.is_empty() {
         return under;
@@ -163,11 +163,11 @@ mod tests {
     use super::*;
     use crate::store::Live;
 
-    /// A snapshot beside which the store has entries that it does not show: keys that were deleted or are being committed. A search
-    /// for the visible entries passes over the hidden ones, one by one.
+    /// A snapshot of a store that also has entries that the snapshot hides: keys that were deleted or are being committed. A search
+    /// for visible entries skips the hidden ones one by one.
     #[derive(Debug, Default)]
     struct Passing {
-        /// None: not shown.
+        /// None: the entry is hidden.
         entries: BTreeMap<Bytes, Option<Bytes>>,
         passed: AtomicUsize,
     }
@@ -209,7 +209,7 @@ mod tests {
         Bytes::from(format!("{n:08}"))
     }
 
-    /// All of a range, page by page; how many.
+    /// Scans all keys page by page and returns the number of entries.
     fn all_of(layers: &Layers, direction: Direction, at: u64) -> usize {
         let (mut rest, mut count) = (Some(KeyRange::all()), 0);
         while let Some(range) = rest {

@@ -6,15 +6,15 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `application.rs`, `tx.rs` | the replicated state machine, and what a command may do |
-//! | `view.rs`, `key_range.rs` | reading |
-//! | `engine/` | propose, barrier, observe; the waiters for each |
-//! | `hosted.rs` | several applications on one log |
-//! | `entry.rs` | the bytes of a log entry |
-//! | `replica/` | whole entries applied one after the other: exactly once, poison, commits |
-//! | `layers.rs` | applied changes over the committed state |
+//! | `application.rs`, `tx.rs` | the interface of a replicated state machine, and of its commands to the state |
+//! | `view.rs`, `key_range.rs` | reads |
+//! | `engine/` | proposals, barriers, events, and their waiters |
+//! | `hosted.rs` | the applications that share one log |
+//! | `entry.rs` | the encoding of a log entry |
+//! | `replica/` | applies whole entries in order, exactly once; poison, commits |
+//! | `layers.rs` | the applied changes on top of the committed state |
 //! | `store/` | the local store |
-//! | `transfer/` | snapshots between replicas, their hashes compared; the trim of the log behind them (`patrol.rs`) |
+//! | `transfer/` | state snapshots between replicas, comparison of their hashes, and the trim of the log (`patrol.rs`) |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;

@@ -1,5 +1,4 @@
-//! Known bugs of the database, for tests to put in, each with the scenarios of the simulator in which an oracle
-//! must find it.
+//! Known bugs of the database that tests can switch on, each with the scenarios of the simulator in which an oracle must find it.
 
 atoll_core::mutants! {
     DB_BARRIER_WITHOUT_CHECK = "DbBarrierWithoutCheck", caught by ["database", "zookeeper"];
@@ -7,8 +6,8 @@ atoll_core::mutants! {
     DB_VIEW_BEFORE_EVENTS = "DbViewBeforeEvents", caught by ["database", "zookeeper"];
     DB_HALTED_HOLDS_TRIM = "DbHaltedHoldsTrim", caught by ["database-stores"];
     DB_EVERY_STORE_ERROR_HALTS = "DbEveryStoreErrorHalts", caught by ["database-stores"];
-    /// Any clock moves the log's time.
+    /// Any clock advances the log's time, however far ahead it is.
     DB_CLOCK_UNCHECKED = "DbClockUnchecked", caught by ["database-clocks"];
-    /// A replica shows the state that its store had at startup before that state was compared.
+    /// A replica shows the state that its store had at startup before that state has been compared.
     DB_SERVES_UNCHECKED = "DbServesUnchecked", caught by [];
 }

@@ -1,6 +1,6 @@
-//! The role of the database on a node.
+//! The server role of the database on a node.
 
 use atoll_core::RoleKind;
 
-/// A replica, for its peers.
+/// The role through which peers reach a replica.
 pub const REPLICA: RoleKind = RoleKind(8);

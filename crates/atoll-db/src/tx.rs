@@ -1,4 +1,4 @@
-//! What a command may do to the state: read and write keys of its application, and emit events.
+//! The interface of a command to the state: it reads and writes keys of its application and emits events.
 
 use bytes::Bytes;
 
@@ -7,10 +7,10 @@ use crate::key_range::{Direction, KeyRange};
 use crate::replica::{Mark, Working};
 use crate::view::{PAGE_ENTRIES, full_key, with_full_key};
 
-/// The state under a command. Reads see the writes of this command and of all before it.
+/// The state while a command is applied. Reads see the writes of this command and of all earlier ones.
 ///
-/// If the store fails, reads return None or nothing, and whatever the command does with that is rolled back: the replica stops
-/// before the entry.
+/// If a read of the store fails, it returns None or no entries. The replica then rolls back the whole entry, whatever the command
+/// did, and stops before it.
 #[derive(Debug)]
 pub struct Tx<'a, E> {
     pub(crate) app: AppId,
@@ -18,7 +18,7 @@ pub struct Tx<'a, E> {
     pub(crate) events: &'a mut Vec<E>,
 }
 
-/// A moment within a command, to go back to. See [`Tx::checkpoint`].
+/// A savepoint within a command; see [`Tx::checkpoint`].
 #[derive(Debug)]
 pub struct Checkpoint {
     mark: Mark,
@@ -26,7 +26,7 @@ pub struct Checkpoint {
 }
 
 impl<E> Tx<'_, E> {
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&mut self, key: &[u8]) -> Option<Bytes> {
         with_full_key(self.app, key, |key| self.working.get(key))
     }
@@ -36,13 +36,13 @@ impl<E> Tx<'_, E> {
         self.working.write(full_key(self.app, key), Some(value.into()));
     }
 
-    /// Deletes a key; nothing if there is none.
+    /// Deletes a key. Has no effect if the key does not exist.
     pub fn delete(&mut self, key: &[u8]) {
         self.working.write(full_key(self.app, key), None);
     }
 
-    /// The first entries of a range in a direction, in that order: at most `limit`. To go on, ask for what is left
-    /// ([`KeyRange::above`], [`KeyRange::below`]). Give ranges an end of your own where many keys follow.
+    /// Returns the first entries of a range in the given direction, at most `limit`. To continue, call this for the rest of the
+    /// range ([`KeyRange::above`], [`KeyRange::below`]). Give the range an explicit end if many keys follow it.
     pub fn range(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Vec<(Bytes, Bytes)> {
         let mut got = Vec::new();
         let mut rest = Some(range.within(self.app.0));
@@ -57,17 +57,17 @@ impl<E> Tx<'_, E> {
         got
     }
 
-    /// Emits an event to the doors of every replica; it is dropped if the command is rejected.
+    /// Emits an event to the doors of every replica. The event is dropped if the command is rejected.
     pub fn emit(&mut self, event: E) {
         self.events.push(event);
     }
 
-    /// A checkpoint at this moment. For commands of several parts, some of which may fail without failing the whole.
+    /// Sets a savepoint. For commands with several parts, some of which may fail without failing the whole command.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint { mark: self.working.mark(), events: self.events.len() }
     }
 
-    /// Rolls back all writes and events since a checkpoint of this command. Later checkpoints are void.
+    /// Rolls back all writes and events since a savepoint of this command. Later savepoints become invalid.
     pub fn rollback(&mut self, to: &Checkpoint) {
         self.working.rollback(&to.mark);
         self.events.truncate(to.events);

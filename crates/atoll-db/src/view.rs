@@ -1,4 +1,4 @@
-//! A published state of the replica, to be read by anybody.
+//! Views: published states of the replica, which any thread may read.
 
 use std::sync::Arc;
 
@@ -11,33 +11,32 @@ use crate::key_range::{Direction, KeyRange};
 use crate::layers::Layers;
 use crate::store::{Hold, StoreError};
 
-/// Entries of a scan that are fetched at once.
+/// The number of entries that a scan fetches at a time.
 pub(crate) const PAGE_ENTRIES: usize = 128;
 
-/// One published state. It retains the data that it shows for as long as it lives.
+/// One published state. The data that it shows is kept until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) layers: Layers,
     pub(crate) hold: Hold,
-    /// Entries below are in it.
+    /// The first position that the state does not include.
     pub(crate) below: LogPos,
     pub(crate) time_ms: u64,
 }
 
-/// An application's state after whole log entries: immutable, cheap to clone, usable from any thread. Keep it no longer than a
-/// request: the data that it shows stays in memory or on disk as long as it lives.
+/// An application's state after whole log entries: immutable, cheap to clone, usable from any thread. Hold it no longer than one
+/// request takes: the data that it shows stays in memory or on disk until it is dropped.
 ///
 /// Reads may touch the disk. Large scans belong on a separate thread (contracts X20).
 #[derive(Clone, Debug)]
 pub struct View {
     published: Arc<Published>,
     app: AppId,
-    /// The replica was found to be wrong.
-    /// Why it is not to be shown.
+    /// The reason why the state must not be read, if there is one.
     withheld: Option<&'static str>,
 }
 
-/// A key of an application as the store has it.
+/// Returns the key of an application as the store keeps it, with the application's number in front.
 pub(crate) fn full_key(app: AppId, key: &[u8]) -> Bytes {
     let mut full = BytesMut::with_capacity(key.len() + 1);
     full.extend_from_slice(&[app.0]);
@@ -45,10 +44,10 @@ pub(crate) fn full_key(app: AppId, key: &[u8]) -> Bytes {
     full.freeze()
 }
 
-/// Most bytes of a key that is looked up without memory of its own.
+/// The maximum length of a key, including the application's number, that is looked up without an allocation.
 const SHORT_KEY_BYTES: usize = 256;
 
-/// Calls `f` with the key as the store has it.
+/// Calls `f` with the key as the store keeps it. Like [`full_key`], but without an allocation for short keys.
 pub(crate) fn with_full_key<T>(app: AppId, key: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
     let mut short = [0; SHORT_KEY_BYTES];
     match short.get_mut(..=key.len()) {
@@ -66,7 +65,7 @@ impl View {
         View { published, app, withheld: None }
     }
 
-    /// A state that is not to be shown, and why.
+    /// Creates a view whose reads fail, and says why.
     pub(crate) fn withheld(published: Arc<Published>, app: AppId, why: &'static str) -> Self {
         View { published, app, withheld: Some(why) }
     }
@@ -75,27 +74,27 @@ impl View {
         self.withheld.map_or(Ok(()), |why| Err(StoreError::passing("read", why)))
     }
 
-    /// All log entries below this position are in it, and none from there on.
+    /// Returns the first position that the view does not include. It includes all entries below.
     pub fn below(&self) -> LogPos {
         self.published.below
     }
 
-    /// The time of the last entry in it, see [`crate::ApplyAt::time_ms`]; 0 before the first.
+    /// Returns the time of the last entry in the view (see [`crate::ApplyAt::time_ms`]), or 0 if there is none.
     pub fn time_ms(&self) -> u64 {
         self.published.time_ms
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// The store cannot be read.
+    /// The store cannot be read, or the state must not be shown now.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.check()?;
         let published = &self.published;
         with_full_key(self.app, key, |key| published.layers.get(key, published.hold.version))
     }
 
-    /// The entries of a range in a direction, fetched page by page as it goes.
+    /// Returns an iterator over the entries of a range in the given direction. It fetches them page by page.
     pub fn scan(&self, range: &KeyRange, direction: Direction) -> Scan {
         Scan {
             view: self.clone(),
@@ -107,7 +106,7 @@ impl View {
     }
 }
 
-/// See [`View::scan`]. Ends after an error.
+/// The iterator of [`View::scan`]. It ends after an error.
 #[derive(Debug)]
 pub struct Scan {
     view: View,

@@ -1,6 +1,6 @@
-//! Replicas over one virtual log whose Loglets fail, are extended, and whose nodes are killed and lose what they did not persist. The
-//! oracles stand outside: exactly once, order of one node's proposals, linearizable reads after a barrier, equal states at equal
-//! positions.
+//! Tests of replicas on one virtual log. Its Loglets fail and are extended; its nodes are killed and lose what they did not
+//! persist. The oracles see only what clients see. They check that commands are applied exactly once and in the order of each
+//! node's proposals, that reads after a barrier are linearizable, and that states at equal positions are equal.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -86,11 +86,11 @@ fn a_replica_that_differs_is_noticed_and_refilled() {
     assert_eq!(bad(2), bad(0));
 }
 
-/// From the moment that it is found, nobody reads or writes at a replica that is wrong, until it has the state of a peer.
+/// A replica that is found to be wrong accepts no reads or writes until it has been refilled from a peer.
 #[test]
 fn a_replica_that_is_wrong_serves_nobody() {
     let mut world = World::altered(11);
-    // Its peers are believed to be down: the refill waits, and so does everybody.
+    // Its peers count as down, so the refill has to wait.
     world.down.store(true, Ordering::Relaxed);
     world.driver.run_for(Duration::from_secs(2));
     let node = &world.nodes[1];
@@ -121,7 +121,7 @@ fn a_poison_command_stops_all_replicas_at_one_position() {
         world.driver.run_for(Duration::from_millis(3));
     }
     let poison = world.nodes[0].engine.propose(common::panic("p")).unwrap();
-    // Of these some are on their way and some not yet when the replica stops.
+    // When the replica halts, some of these commands have been sent and some are still queued.
     let mut behind = Vec::new();
     while world.nodes[0].engine.halted().is_none() {
         behind.push(world.nodes[0].engine.propose(add("behind", 1)).unwrap());
@@ -141,7 +141,7 @@ fn a_poison_command_stops_all_replicas_at_one_position() {
     assert!(end(after).did_not_happen());
     behind.into_iter().for_each(|ticket| drop(end(ticket)));
     assert_eq!(world.nodes[0].db.health().waiting_commands, 0, "everybody is answered");
-    // It is still there after a restart, and nothing was lost in front of it.
+    // The poison command still halts the replica after a restart, and nothing before it was lost.
     world.kill(2);
     world.driver.run_for(Duration::from_millis(500));
     assert_eq!(world.nodes[2].engine.halted().as_ref(), Some(&halts[0]));
@@ -171,7 +171,8 @@ fn a_command_that_is_too_large_is_refused_at_once() {
     assert!(matches!(ticket.try_take(), Some(Ok(Err(ProposeError::TooLarge { .. })))));
 }
 
-/// The room is that of the whole command. A caller that waited for less would be told at once that there is room, as often as it asks.
+/// A refused caller waits for room for its whole command. If it waited for less, the wait would end immediately each time, although
+/// the command does not fit.
 #[test]
 fn what_is_refused_waits_for_room_for_all_of_it() {
     let mut world = World::new(2);
@@ -194,7 +195,8 @@ fn what_is_refused_waits_for_room_for_all_of_it() {
     assert!(engine.propose(large).is_ok());
 }
 
-/// X29: it does not move the log's time, the other nodes keep proposing, and its node proposes again once it is right.
+/// A clock that is far ahead does not advance the log's time. The other nodes continue to propose, and the node itself proposes
+/// again once its clock is correct (X29).
 #[test]
 fn a_clock_far_ahead_is_refused_by_name_until_it_is_right() {
     let mut world = World::new(12);

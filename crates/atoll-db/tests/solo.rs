@@ -1,4 +1,4 @@
-//! Applications over an engine without a log: writes, reads, what is taken back, what is kept.
+//! Tests of an application on an engine without a log: writes, reads, rollbacks, and what survives a crash.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn a_rejected_command_changes_nothing_and_tells_nothing() {
     assert_eq!(run(&engine, fail("a", "2")), Err("as asked".into()));
     assert_eq!(items(&engine.view()), [("a".into(), "1".into())]);
     assert_eq!(engine.health().rejected, 1);
-    // A part of a command can fail alone.
+    // A part of a command can fail without the rest.
     assert_eq!(run(&engine, two_parts("x", "y")), Ok("one part".into()));
     assert_eq!(items(&engine.view()), [("a".into(), "1".into()), ("x".into(), "1".into())]);
     assert_eq!(*events.0.lock().expect("not poisoned"), ["a", "x"]);
@@ -63,7 +63,7 @@ impl Observer<String> for Events {
     fn on_restored(&self, _below: LogPos, _view: &View) {}
 }
 
-/// Looks at the view while it hears of events.
+/// Reads the view while it receives events.
 struct Early(MapEngine, Mutex<Vec<usize>>);
 
 impl Observer<String> for Early {

@@ -1,4 +1,5 @@
-//! A replica that is started over an older state shows it only once it was compared with that of a peer.
+//! Tests of the start check: a replica that starts with an existing state shows it only after it has been compared with that of a
+//! peer.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +13,7 @@ use atoll_db::{Checked, Finding, LogPos, OutOfService, Shelf};
 use common::world::{NODES, World, with_role};
 use common::{add, items, salted};
 
-/// All that a reader at a node was ever shown of a key, until nothing changes any more.
+/// Returns every value of a key that a reader at a node sees during four seconds.
 fn shown(world: &mut World, n: usize, key: &str) -> Vec<Option<String>> {
     let mut seen = Vec::new();
     for _ in 0..4_000 {
@@ -39,7 +40,7 @@ fn swapped() -> World {
     world.kill(2);
     world.driver.run_for(Duration::from_millis(100));
     drop(world.nodes[0].engine.propose(salted("bad")).unwrap());
-    // It is committed, and too few entries were made for the replicas to compare their hashes while they run.
+    // The state is committed, and there are too few entries for running replicas to compare their hashes.
     world.driver.run_for(Duration::from_millis(300));
     assert_eq!(world.nodes[2].db.health().found, []);
     world.kill_keeping(2);
@@ -65,7 +66,7 @@ fn a_store_with_another_state_is_never_shown() {
     assert_eq!(items(&world.nodes[2].engine.view()), items(&world.nodes[0].engine.view()));
 }
 
-/// The old behaviour shows both.
+/// Without the check, a replica shows both wrong values.
 #[test]
 fn what_is_not_compared_is_shown() {
     set_mutant(atoll_db::mutants::DB_SERVES_UNCHECKED);
@@ -85,7 +86,7 @@ fn after_a_start_of_all_nodes_nobody_waits_for_long() {
             world.propose(n % 3, 1);
             world.driver.run_for(Duration::from_millis(2));
         }
-        // Each has committed as much as it has, which differs.
+        // Each node has committed up to a different position.
         (0..NODES as usize).for_each(|n| world.kill(n));
         let mut late = Duration::ZERO;
         while world.nodes.iter().any(|node| node.db.health().checked.is_none()) {
@@ -101,7 +102,7 @@ fn after_a_start_of_all_nodes_nobody_waits_for_long() {
     }
 }
 
-/// Commands and barriers wait for the comparison, and are not refused.
+/// Commands and barriers wait for the start check and are not refused.
 #[test]
 fn whoever_comes_while_it_is_compared_waits() {
     let mut world = World::altered(23);

@@ -1,4 +1,4 @@
-//! Every store keeps the same contract; those on disk also over the loss of their process.
+//! Tests that every store fulfils the contract of [`Store`], and that a store on disk does so across restarts of its process.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ fn key() -> impl Strategy<Value = Bytes> {
 
 fn batch() -> impl Strategy<Value = Vec<Change>> {
     proptest::collection::vec((key(), proptest::option::of(0u8..200)), 1..20).prop_map(|changes| {
-        // A batch names a key once.
+        // A batch contains each key once.
         let once: BTreeMap<Bytes, Option<u8>> = changes.into_iter().collect();
         once.into_iter().map(|(key, value)| (key, value.map(|v| Bytes::from(vec![v; 3])))).collect()
     })
@@ -56,7 +56,7 @@ fn apply(model: &mut Model, batch: &[Change]) {
     }
 }
 
-/// Commits batches; every snapshot taken on the way stays as it was.
+/// Commits batches and checks that every snapshot taken in between stays unchanged. Returns the final contents.
 fn behaves(store: &mut dyn Store, batches: &[Vec<Change>], range: &KeyRange, limit: usize) -> Model {
     let mut model = Model::new();
     let mut taken: Vec<(Arc<dyn StoreSnapshot>, Model)> = vec![(store.snapshot(), model.clone())];
@@ -75,7 +75,7 @@ fn refilled() -> Model {
     (0..50u8).map(|n| (Bytes::from(vec![n % 5, n]), Bytes::from(vec![n; 5]))).collect()
 }
 
-/// A refill that is given up leaves everything as it was; one that is finished replaces it, except in snapshots.
+/// Checks that an abandoned refill changes nothing, and that a finished one replaces the state but not earlier snapshots.
 fn refills(store: &mut dyn Store, model: &Model, range: &KeyRange, limit: usize) {
     store.begin_refill().unwrap();
     store.refill(vec![(Bytes::from_static(b"half"), Bytes::from_static(b"done"))]).unwrap();
@@ -126,7 +126,7 @@ proptest! {
         let range = KeyRange::new(start, end);
         let model = {
             let mut store = FjallStore::open(folder.path(), 1 << 20).unwrap();
-            // fjall takes no empty key; the engine has a byte of the application in front of each.
+            // fjall accepts no empty keys. The engine puts the application's number before each key, so it has none.
             let batches: Vec<Vec<Change>> = batches
                 .iter()
                 .map(|batch| batch.iter().filter(|(key, _)| !key.is_empty()).cloned().collect())
@@ -142,12 +142,12 @@ proptest! {
     }
 }
 
-/// Large enough to be written as a file at once.
+/// Returns a commit that is large enough to be written directly as a file.
 fn large(keys: std::ops::Range<u32>, value: u8) -> Vec<Change> {
     keys.map(|n| (Bytes::from(n.to_be_bytes().to_vec()), Some(Bytes::from(vec![value; 100_000])))).collect()
 }
 
-/// Large commits go another way to the disk than small ones. Whichever comes last of a key counts, also when the store is opened again.
+/// Large commits take another path to the disk than small ones. The last write of a key must win, also after the store is reopened.
 #[test]
 fn fjall_mixes_large_commits_and_small_ones() {
     let folder = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn fjall_mixes_large_commits_and_small_ones() {
     equal(&*store.snapshot(), &model, &KeyRange::all(), 3);
 }
 
-/// A store says whose it is, is nobody else's, and is adopted once if it does not say.
+/// A store names its owner and is refused to any other. A store that names no owner is adopted once.
 #[test]
 fn a_store_belongs_to_one_owner() {
     let owner = |node, storage| Owner {
@@ -205,7 +205,7 @@ fn a_store_belongs_to_one_owner() {
     open(mine.path()).commit(some.clone()).unwrap();
     assert_eq!(open(mine.path()).bind(&owner(1, 7), true), Ok(Bound::Same));
     assert_eq!(open(mine.path()).bind(&owner(1, 7), false), Ok(Bound::Same));
-    // Another node's, and this node's with another directory.
+    // Another node, and this node with another data directory.
     for other in [owner(2, 7), owner(1, 8)] {
         for was_bound in [false, true] {
             let refused = open(mine.path()).bind(&other, was_bound);

@@ -1,4 +1,4 @@
-//! The replicated application: which command does what.
+//! The replicated application: applies commands to the tables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::schema::{Change, Schema, SchemaError, TableDefinition};
 use crate::{MAX_OPERATIONS, MAX_TABLES, clients, layout, transaction, upkeep};
 
 record! {
-    /// Singleton counters of the state.
+    /// The global counters of the state.
     pub struct Counters {
-        /// The last write's.
+        /// The version of the last write.
         pub version: u64,
-        /// The last table's.
+        /// The number of the table that was created last.
         pub table: u32,
-        /// How many tables there are.
+        /// The number of tables.
         pub tables: u32,
-        /// How many clients are remembered.
+        /// The number of clients that are remembered.
         pub clients: u32,
     }
 }
 
-/// Why a command has no effect.
+/// Why a command was refused. It has no effect.
 pub(crate) type Refused = Rejection;
 
 impl From<SchemaError> for Rejection {
@@ -39,16 +39,16 @@ impl From<SchemaError> for Rejection {
     }
 }
 
-/// The application. Its state is in the store; the schemas in use are cached.
+/// The application. Its state is in the store; only the schemas in use are cached.
 #[derive(Debug, Default)]
 pub struct Tables {
     schemas: BTreeMap<u32, Arc<Schema>>,
-    /// No client is remembered whose last write has a lower version, and none will be: versions only rise. This stays true when a
+    /// The last write of every remembered client has at least this version. This stays true because versions only rise, even when a
     /// command is rolled back.
     quiet_from: u64,
 }
 
-/// The state under a command.
+/// The state while a command is applied.
 pub(crate) struct TableState<'a, 'b> {
     pub(crate) tx: &'a mut Tx<'b, ()>,
     pub(crate) counters: Counters,
@@ -64,7 +64,7 @@ impl Application for Tables {
 
     fn apply(&mut self, _at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, ()>) -> Result<Bytes, Rejected> {
         let refused = |rejection: Refused| Rejected(rejection.to_bytes());
-        // Doors propose only what `Command` has written; every replica refuses anything else in the log.
+        // Doors propose only encoded `Command`s. Every replica refuses anything else in the log.
         let command = Command::from_bytes(Bytes::copy_from_slice(command))
             .map_err(|e| refused(Rejection::new(RejectKind::Invalid, format!("unreadable command: {e}"))))?;
         let counters = tx
@@ -109,7 +109,7 @@ impl TableState<'_, '_> {
             }
             Body::Step { table, index, from, rows } => upkeep::step(self, *table, *index, from, *rows)?,
         };
-        // A command that wrote nothing may be repeated without harm.
+        // A command that wrote nothing is not remembered, because repeating it does no harm.
         if named && self.counters.version != before.version {
             clients::note(self, command.client, command.seq, &done);
         }
@@ -119,13 +119,13 @@ impl TableState<'_, '_> {
         Ok(done)
     }
 
-    /// The version of what is written now.
+    /// Returns the version for a new write.
     pub(crate) fn next_version(&mut self) -> u64 {
         self.counters.version += 1;
         self.counters.version
     }
 
-    /// A table by its number.
+    /// Returns a table's schema by its number.
     pub(crate) fn schema(&mut self, table: u32) -> Option<Arc<Schema>> {
         if let Some(schema) = self.schemas.get(&table) {
             return Some(schema.clone());

@@ -1,7 +1,8 @@
-//! Exactly once by the client's (id, sequence), kept in the state: a write that is proposed again, through any node, is done once
-//! and answered alike. Only writes that were done are remembered: a rejected command changed nothing and may be tried again.
+//! Applies each write of a client exactly once. The state keeps the outcomes of writes by client id and sequence number, so a write
+//! that is proposed again, through any node, is applied once and gets the same reply. Only applied writes are remembered. A
+//! rejected command changed nothing and may be tried again.
 //!
-//! Bounded: [`CLIENT_WINDOW`] outcomes of each of [`MAX_CLIENTS`] clients, of each at most [`MAX_KEPT_BYTES`].
+//! The memory is bounded: [`MAX_CLIENTS`] clients with [`CLIENT_WINDOW`] outcomes each, of at most [`MAX_KEPT_BYTES`] each.
 
 use atoll_core::codec::{Decode, Encode};
 use atoll_core::record;
@@ -12,15 +13,15 @@ use crate::application::{Refused, TableState};
 use crate::command::{Done, RejectKind, Rejection};
 use crate::{CLIENT_WINDOW, MAX_CLIENTS, layout};
 
-/// Longest answer that is kept as a whole; a longer one is kept without the rows that were read.
+/// The maximum length of a reply that is kept completely, in bytes. A longer reply is kept without the rows that were read.
 const MAX_KEPT_BYTES: usize = 256;
 
 record! {
-    /// What is known of a client.
+    /// What is remembered of a client.
     pub struct Client {
-        /// The highest sequence that was done.
+        /// The highest sequence number that was applied.
         pub newest: u64,
-        /// The version of its last write: its place in the order of forgetting.
+        /// The version of its last write. The client with the lowest one is forgotten first.
         pub last: u64,
     }
 }
@@ -30,7 +31,7 @@ fn load(state: &mut TableState<'_, '_>, id: u64) -> Option<Client> {
     Some(Client::from_bytes(bytes).expect("damaged state: a client"))
 }
 
-/// The outcome of an earlier attempt at a write; None if it must be done now.
+/// Returns the outcome of an earlier attempt of a write. None if the write must be applied now.
 pub(crate) fn outcome(state: &mut TableState<'_, '_>, id: u64, seq: u64) -> Result<Option<Done>, Refused> {
     if seq == 0 {
         return Err(Rejection::new(RejectKind::Invalid, "sequences of a client start at 1"));
@@ -38,7 +39,7 @@ pub(crate) fn outcome(state: &mut TableState<'_, '_>, id: u64, seq: u64) -> Resu
     if let Some(bytes) = state.tx.get(&layout::outcome(id, seq)) {
         return Ok(Some(Done::from_bytes(bytes).expect("damaged state: an outcome")));
     }
-    // A client that is unknown but far in its sequence may have been forgotten, and its earlier writes with it.
+    // An unknown client with a high sequence number may have been forgotten, together with its earlier writes.
     let newest = load(state, id).map(|client| client.newest);
     let forgotten = match newest {
         Some(newest) => seq.saturating_add(CLIENT_WINDOW) <= newest,
@@ -53,7 +54,7 @@ pub(crate) fn outcome(state: &mut TableState<'_, '_>, id: u64, seq: u64) -> Resu
     Ok(None)
 }
 
-/// Remembers what was done.
+/// Remembers the outcome of a write.
 pub(crate) fn note(state: &mut TableState<'_, '_>, id: u64, seq: u64, done: &Done) {
     let version = state.counters.version;
     let newest = match load(state, id) {
@@ -84,12 +85,13 @@ pub(crate) fn note(state: &mut TableState<'_, '_>, id: u64, seq: u64, done: &Don
     state.tx.put(&layout::outcome(id, seq), kept);
 }
 
-/// Forgets the client that has been quiet for longest, if the limit of remembered clients is reached.
+/// Forgets the client that has written nothing for the longest time, if the limit of remembered clients is reached.
 fn make_room(state: &mut TableState<'_, '_>) {
     if state.counters.clients < MAX_CLIENTS {
         return;
     }
-    // Earlier keys were deleted by each later write of their clients: a scan would pass over every one of them.
+    // The keys before `quiet_from` were deleted by later writes of their clients, and a scan from the beginning would have to skip
+    // all of them.
     let mut range = layout::all_quiet();
     range.start = range.start.max(layout::quiet(*state.quiet_from));
     let oldest = state.tx.range(&range, Direction::Forward, 1);

@@ -1,4 +1,4 @@
-//! What is in the log, and what a replica answers. Format of [`crate::Tables`]'s version 1.
+//! Commands in the log, and the replies of replicas, in the format of version 1 of [`crate::Tables`].
 
 use atoll_core::codec::{Decode, DecodeError, Encode, Reader};
 use atoll_core::{choice, record};
@@ -9,30 +9,30 @@ use crate::schema::{Change, TableDefinition};
 use crate::value::Value;
 
 choice! {
-    /// What must hold for a row.
+    /// The condition that a row must meet.
     pub enum Expect {
-        /// Nothing is required.
+        /// There is no condition.
         0 = Any {},
-        /// There is none with this key.
+        /// There must be no row with this key.
         1 = Absent {},
-        /// There is one.
+        /// There must be a row with this key.
         2 = Present {},
-        /// There is one, of this version.
+        /// There must be a row with this key and this version.
         3 = Version { version: u64 },
     }
 }
 
 choice! {
-    /// What is done to a row.
+    /// What an operation does to a row.
     pub enum Action {
-        /// It is read, as the operations before it have left it.
+        /// Reads the row, including the effects of earlier operations.
         0 = Read {},
-        /// Nothing is done, but the expectation must hold.
+        /// Only checks that the row meets the condition.
         1 = Check { expect: Expect },
-        /// The row is written. `values` holds columns that are not in the key. With `merge`, columns that are not named keep their
+        /// Writes the row. `values` holds columns that are not in the key. With `merge`, columns that are not named keep their
         /// values; without it, they become null.
         2 = Put { expect: Expect, values: Values, merge: bool },
-        /// It is deleted; nothing if there is none.
+        /// Deletes the row, if there is one.
         3 = Delete { expect: Expect },
     }
 }
@@ -40,11 +40,11 @@ choice! {
 record! {
     /// One operation of a transaction.
     pub struct Op {
-        /// Number of the table.
+        /// The number of the table.
         pub table: u32,
-        /// One value per column of the primary key.
+        /// The primary key, with one value for each of its columns.
         pub key: Vec<Value>,
-        /// What is done.
+        /// What the operation does.
         pub action: Action,
     }
 }
@@ -52,16 +52,16 @@ record! {
 choice! {
     /// What a command does.
     pub enum Body {
-        /// A new table.
+        /// Creates a table.
         0 = CreateTable { table: TableDefinition },
-        /// The table goes; its rows are deleted in the background.
+        /// Drops a table. Its rows are deleted in the background.
         1 = DropTable { name: String },
-        /// The table is changed.
+        /// Changes a table.
         2 = ChangeTable { name: String, change: Change },
-        /// Operations in order, all or none.
+        /// Performs operations in order, all or none.
         3 = Transaction { ops: Vec<Op> },
-        /// A bounded step of background work, performed only if the work has got to `from`. Index 0: a dropped table. For a
-        /// deletion, `from` is where the answer to the previous step says that it got to, or empty.
+        /// Performs a bounded step of background work. `index` is 0 for a dropped table. A step of an index build is performed only
+        /// if the build has reached `from`. For a deletion, `from` is the position in the reply to the previous step, or empty.
         4 = Step { table: u32, index: u16, from: Bytes, rows: u32 },
     }
 }
@@ -69,9 +69,10 @@ choice! {
 record! {
     /// A command.
     pub struct Command {
-        /// The client: drawn at random once per life of a client. 0: no client, and a repetition is a second command.
+        /// The id of the client, drawn at random once per life of the client. 0 means no client: a repetition is then applied as a
+        /// second command.
         pub client: u64,
-        /// Which of the client's writes, from 1 on; a repetition has the same number and is not done again.
+        /// The number of the client's write, from 1. A repetition has the same number and is not applied again.
         pub seq: u64,
         /// What it does.
         pub body: Body,
@@ -79,14 +80,14 @@ record! {
 }
 
 record! {
-    /// The answer to a command.
+    /// The reply to a command that was applied.
     pub struct Done {
-        /// The version of the rows that it wrote. If it wrote none, that of the last write before it.
+        /// The version of the rows that it wrote. If it wrote none, the version of the last write before it.
         pub version: u64,
-        /// For each operation of a transaction: the bytes of the row that it read, if there is one. None: this is a repetition, and
-        /// what the first attempt read was too long to be kept. For a step of a deletion: how far it got.
+        /// For each operation of a transaction, the bytes of the row that it read, if there is one. None if this is a repetition,
+        /// and the rows that the first attempt read were too long to be kept. For a step of a deletion, how far it got.
         pub read: Option<Vec<Option<Bytes>>>,
-        /// For a step: whether it was the one to be done and there may be more.
+        /// For a step, whether there may be more work.
         pub more: bool,
     }
 }
@@ -94,19 +95,19 @@ record! {
 /// Why a command was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectKind {
-    /// The command does not fit the schema: names, types, nulls, or limits of a definition.
+    /// The command does not fit the schema: its names, types or nulls, or the limits of a definition.
     Invalid,
-    /// No such table.
+    /// The table does not exist.
     NoSuchTable,
-    /// A table of this name is there.
+    /// A table with this name exists.
     TableExists,
-    /// An expectation does not hold.
+    /// A row does not meet the condition of an operation.
     Conflict,
-    /// A unique index has an entry of another row for these values.
+    /// Another row has the same values in a unique index.
     Duplicate,
-    /// A limit in bytes or operations.
+    /// A limit on bytes, operations, or numbers of tables is exceeded.
     TooLarge,
-    /// The write is too old for its outcome to be remembered: this attempt did nothing, but an earlier one may have done it.
+    /// The write is so old that its outcome is no longer known. This attempt did nothing, but an earlier one may have been applied.
     Forgotten,
 }
 
@@ -136,15 +137,15 @@ impl Decode for RejectKind {
 }
 
 record! {
-    /// The answer to a command that was rejected: nothing of it happened; see also [`RejectKind::Forgotten`].
+    /// The reply to a command that was rejected and changed nothing. See [`RejectKind::Forgotten`] for earlier attempts.
     pub struct Rejection {
-        /// Why.
+        /// The reason.
         pub kind: RejectKind,
-        /// Which operation of a transaction, from 0.
+        /// The index of the operation in the transaction, from 0, if one caused the rejection.
         pub op: Option<u32>,
         /// For a conflict: the version of the existing row.
         pub found: Option<u64>,
-        /// For people.
+        /// A description for people.
         pub message: String,
     }
 }

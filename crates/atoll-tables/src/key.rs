@@ -1,7 +1,9 @@
-//! The encoding of keys: bytes compare as the values do, column by column, and no encoded value is a prefix of another.
+//! The encoding of keys. The bytes have the same order as the values, column by column, and no encoded value is a prefix of
+//! another.
 //!
-//! A value is `tag u8`, 0 for null, then its bytes: a bool is one byte; integers and timestamps are big endian with the sign bit
-//! flipped; floats likewise, with all bits flipped if they are negative; in text and bytes, 00 becomes 00 FF, and 00 00 ends them.
+//! A value is encoded as `tag u8`, which is 0 for null, followed by its bytes. A bool is one byte. Integers and timestamps are big
+//! endian with the sign bit flipped. Floats are the same, but with all bits flipped if they are negative. In text and bytes, 00
+//! becomes 00 FF, and 00 00 marks the end.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -12,12 +14,12 @@ const SIGN: u64 = 1 << 63;
 const ESCAPED: u8 = 0xff;
 const END: u8 = 0x00;
 
-/// Bytes that are no encoded values of these types.
+/// The error for bytes that are not the encoding of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("damaged key: {0}")]
 pub struct KeyError(pub &'static str);
 
-/// Appends values.
+/// Appends encoded values to `out`.
 pub fn encode<'a>(values: impl IntoIterator<Item = &'a Value>, out: &mut BytesMut) {
     for value in values {
         out.put_u8(value.kind().map_or(0, ColumnType::tag));
@@ -35,7 +37,7 @@ pub fn encode<'a>(values: impl IntoIterator<Item = &'a Value>, out: &mut BytesMu
     }
 }
 
-/// Values alone.
+/// Returns the encoding of values.
 pub fn encoded<'a>(values: impl IntoIterator<Item = &'a Value>) -> Bytes {
     let mut out = BytesMut::new();
     encode(values, &mut out);
@@ -52,10 +54,10 @@ fn escape(bytes: &[u8], out: &mut BytesMut) {
     out.put_slice(&[END, END]);
 }
 
-/// Reads `count` values that must be all of `bytes`.
+/// Decodes `count` values, which must take up all of `bytes`.
 ///
 /// # Errors
-/// They are not such values.
+/// The bytes are not the encoding of so many values.
 pub fn decode_all(mut bytes: &[u8], count: usize) -> Result<Vec<Value>, KeyError> {
     let mut values = Vec::with_capacity(count);
     for _ in 0..count {

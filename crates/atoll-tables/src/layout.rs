@@ -1,4 +1,4 @@
-//! Which key of the store holds what. The first byte identifies the kind; tables and indices are identified by number.
+//! The keys of the store. The first byte of a key identifies its kind. Tables and indices are identified by number.
 
 use atoll_db::KeyRange;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -13,7 +13,7 @@ const CLIENT: u8 = 6;
 const OUTCOME: u8 = 7;
 const QUIET: u8 = 8;
 
-/// [`crate::application::Counters`].
+/// The key of the [`crate::application::Counters`].
 pub(crate) const COUNTERS_KEY: [u8; 1] = [COUNTERS];
 
 fn key(kind: u8, f: impl FnOnce(&mut BytesMut)) -> Bytes {
@@ -23,37 +23,37 @@ fn key(kind: u8, f: impl FnOnce(&mut BytesMut)) -> Bytes {
     out.freeze()
 }
 
-/// The table's number.
+/// Returns the key that holds the number of a table.
 pub(crate) fn name(name: &str) -> Bytes {
     key(NAME, |out| out.put_slice(name.as_bytes()))
 }
 
-/// All names.
+/// Returns the range of the names of all tables.
 pub(crate) fn names() -> KeyRange {
     KeyRange::prefix(&[NAME])
 }
 
-/// A [`crate::Schema`].
+/// Returns the key of a [`crate::Schema`].
 pub(crate) fn schema(table: u32) -> Bytes {
     key(SCHEMA, |out| out.put_u32(table))
 }
 
-/// Before every key of a row.
+/// Returns the prefix of the keys of all rows of a table.
 pub(crate) fn row_prefix(table: u32) -> Bytes {
     key(ROW, |out| out.put_u32(table))
 }
 
-/// A [`crate::row::StoredRow`].
+/// Returns the key of a [`crate::row::StoredRow`].
 pub(crate) fn row(table: u32, row_key: &[u8]) -> Bytes {
     joined(&row_prefix(table), row_key)
 }
 
-/// Before every entry of all indices of a table.
+/// Returns the prefix of all index entries of a table.
 pub(crate) fn entries_prefix(table: u32) -> Bytes {
     key(ENTRY, |out| out.put_u32(table))
 }
 
-/// Before every entry of an index.
+/// Returns the prefix of all entries of an index.
 pub(crate) fn entry_prefix(table: u32, index: u16) -> Bytes {
     key(ENTRY, |out| {
         out.put_u32(table);
@@ -61,7 +61,8 @@ pub(crate) fn entry_prefix(table: u32, index: u16) -> Bytes {
     })
 }
 
-/// An entry of an index; its value is the row's key. Where equal values may occur more than once, the row's key follows them.
+/// Returns the key of an index entry, whose value is the row's key. If equal column values may occur more than once, the row's key
+/// follows them in the entry's key.
 pub(crate) fn entry(table: u32, index: u16, columns: &[u8], row_key: Option<&[u8]>) -> Bytes {
     let prefix = entry_prefix(table, index);
     let mut out = BytesMut::with_capacity(prefix.len() + columns.len() + row_key.map_or(0, <[u8]>::len));
@@ -71,7 +72,7 @@ pub(crate) fn entry(table: u32, index: u16, columns: &[u8], row_key: Option<&[u8
     out.freeze()
 }
 
-/// Work in the background: on an index, or on a table that was dropped (index 0).
+/// Returns the key of pending background work on an index, or on a dropped table (index 0).
 pub(crate) fn pending(table: u32, index: u16) -> Bytes {
     key(PENDING, |out| {
         out.put_u32(table);
@@ -79,17 +80,17 @@ pub(crate) fn pending(table: u32, index: u16) -> Bytes {
     })
 }
 
-/// All such work.
+/// Returns the range of all pending background work.
 pub(crate) fn all_pending() -> KeyRange {
     KeyRange::prefix(&[PENDING])
 }
 
-/// A [`crate::clients::Client`].
+/// Returns the key of a [`crate::clients::Client`].
 pub(crate) fn client(id: u64) -> Bytes {
     key(CLIENT, |out| out.put_u64(id))
 }
 
-/// What became of a client's write.
+/// Returns the key of the outcome of a client's write.
 pub(crate) fn outcome(id: u64, seq: u64) -> Bytes {
     key(OUTCOME, |out| {
         out.put_u64(id);
@@ -97,27 +98,27 @@ pub(crate) fn outcome(id: u64, seq: u64) -> Bytes {
     })
 }
 
-/// All outcomes of a client.
+/// Returns the range of all outcomes of a client.
 pub(crate) fn outcomes(id: u64) -> KeyRange {
     KeyRange::prefix(&key(OUTCOME, |out| out.put_u64(id)))
 }
 
-/// Clients in the order of their last writes, keyed by the version of that write.
+/// Returns a key that orders the clients by their last writes. `last` is the version of that write.
 pub(crate) fn quiet(last: u64) -> Bytes {
     key(QUIET, |out| out.put_u64(last))
 }
 
-/// The version in such a key.
+/// Returns the version in a key of [`quiet`].
 pub(crate) fn version_of_quiet(key: &[u8]) -> Option<u64> {
     key.get(1..9)?.try_into().ok().map(u64::from_be_bytes)
 }
 
-/// All clients in that order.
+/// Returns the range of all keys of [`quiet`].
 pub(crate) fn all_quiet() -> KeyRange {
     KeyRange::prefix(&[QUIET])
 }
 
-/// Concatenates both.
+/// Concatenates `head` and `tail`.
 pub(crate) fn joined(head: &[u8], tail: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(head.len() + tail.len());
     out.put_slice(head);

@@ -1,19 +1,19 @@
 //! The Table API on the database (Delos, "Virtual Consensus in Delos", §4.2): typed rows, secondary indices, transactions.
 //!
-//! [`Tables`] is an [`atoll_db::Application`]: its whole state, including the schema, is in the ordered store. Writes are commands
-//! that are checked where they are applied, against the schema at that place of the log, so a schema change needs no pause. Reads
+//! [`Tables`] is an [`atoll_db::Application`]. Its whole state, including the schema, is in the ordered store. Writes are commands.
+//! They are checked when they are applied, against the schema at that position of the log, so a schema change needs no pause. Reads
 //! need no command: they use a view.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `value.rs`, `key.rs` | typed values; the encoding that keeps their order |
-//! | `schema.rs`, `row.rs` | tables, columns, indices; the bytes of a row |
-//! | `command.rs` | what is in the log, and the answers |
-//! | `layout.rs` | which key of the store holds what |
-//! | `application.rs`, `transaction.rs` | commands applied |
-//! | `clients.rs` | exactly once by the client's (id, sequence) |
-//! | `upkeep.rs` | indices built and tables emptied in bounded steps |
-//! | `read.rs` | reading a view: rows, ranges by key and by index |
+//! | `value.rs`, `key.rs` | typed values, and an encoding that preserves their order |
+//! | `schema.rs`, `row.rs` | tables, columns and indices; the encoding of a row |
+//! | `command.rs` | the commands in the log, and the replies |
+//! | `layout.rs` | the keys of the store |
+//! | `application.rs`, `transaction.rs` | apply commands |
+//! | `clients.rs` | applies each write of a client exactly once |
+//! | `upkeep.rs` | builds indices and empties tables in bounded steps |
+//! | `read.rs` | reads from a view: rows, and ranges by key or by index |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;
@@ -40,25 +40,26 @@ pub use schema::{
 pub use upkeep::{Pending, pending};
 pub use value::Value;
 
-/// Most tables of a database; dropped tables that are not empty yet do not count.
+/// The maximum number of tables of a database. Dropped tables that are not empty yet do not count.
 pub const MAX_TABLES: usize = 1_000;
-/// Most columns of a table.
+/// The maximum number of columns of a table.
 pub const MAX_COLUMNS: usize = 256;
-/// Most columns of a primary key or an index.
+/// The maximum number of columns of a primary key or an index.
 pub const MAX_KEY_COLUMNS: usize = 8;
-/// Most indices of a table.
+/// The maximum number of indices of a table.
 pub const MAX_INDICES: usize = 16;
-/// Longest name of a table, column or index, in bytes.
+/// The maximum length of the name of a table, column or index, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Longest encoded primary key, and longest encoded columns of an index entry, in bytes.
+/// The maximum length of an encoded primary key, and of the encoded columns of an index entry, in bytes.
 pub const MAX_KEY_BYTES: usize = 1_024;
-/// Longest encoded row, without its key, in bytes.
+/// The maximum length of an encoded row, without its key, in bytes.
 pub const MAX_ROW_BYTES: usize = 256 * 1024;
-/// Most operations of a transaction.
+/// The maximum number of operations of a transaction.
 pub const MAX_OPERATIONS: usize = 1_000;
-/// Most bytes of rows that a transaction reads.
+/// The maximum total size of the rows that a transaction reads, in bytes.
 pub const MAX_READ_BYTES: usize = 2 * 1024 * 1024;
-/// Writes of one client that may be under way at once: an outcome is remembered until the client has made this many more.
+/// The maximum number of writes that one client may have in flight. The outcome of a write is remembered until the client has made
+/// this many more writes.
 pub const CLIENT_WINDOW: u64 = 32;
-/// Clients that are remembered; a new client displaces the one that has written nothing for the longest time.
+/// The maximum number of clients that are remembered. A new client replaces the one that has written nothing for the longest time.
 pub const MAX_CLIENTS: u32 = 10_000;

@@ -1,5 +1,4 @@
-//! Known bugs of the tables, for tests to put in, each with the scenarios of the simulator in which an oracle
-//! must find it.
+//! Known bugs of the tables that tests can switch on, each with the scenarios of the simulator in which an oracle must find it.
 
 atoll_core::mutants! {
     TABLES_VERSION_UNCHECKED = "TablesVersionUnchecked", caught by ["tables"];

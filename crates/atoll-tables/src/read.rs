@@ -1,4 +1,4 @@
-//! Reading a view: tables, rows by key, ranges by primary key and by index in both directions, in pages at one version.
+//! Reads from a view: tables, rows by key, and ranges by primary key or by index, in both directions, page by page at one version.
 
 use atoll_core::codec::Decode;
 use atoll_db::{Direction, KeyRange, StoreError, View};
@@ -10,42 +10,42 @@ use crate::schema::{IndexState, Schema, SchemaError};
 use crate::value::Value;
 use crate::{application::Counters, key};
 
-/// Why something could not be read.
+/// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// No such table.
+    /// There is no table with this name.
     #[error("there is no table {0:?}")]
     NoSuchTable(String),
     /// The query does not fit the table.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// A bound with more values than the key or index has columns, or a null that the key cannot have.
+    /// A bound has more values than the key or index has columns.
     #[error("a bound has {got} values; {by:?} has {columns} columns")]
     Bound {
-        /// Index, or "the primary key".
+        /// The name of the index, or "the primary key".
         by: String,
-        /// How many columns it has.
+        /// The number of its columns.
         columns: usize,
-        /// How many values were given.
+        /// The number of given values.
         got: usize,
     },
     /// The index cannot be used.
     #[error("index {index:?} is {state}")]
     NotReady {
-        /// Which.
+        /// The index.
         index: String,
-        /// How far it is, as text.
+        /// The state of the index, as text.
         state: String,
     },
-    /// The stored data cannot be understood.
+    /// The stored data cannot be decoded.
     #[error("table {table:?}: {what}")]
     Damaged {
-        /// Which.
+        /// The table.
         table: String,
-        /// What is wrong.
+        /// What is damaged, and how.
         what: String,
     },
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -64,17 +64,17 @@ fn number(name: &str, bytes: Bytes) -> Result<u32, ReadError> {
         .map_err(|e| ReadError::Damaged { table: name.to_owned(), what: format!("its number: {e}") })
 }
 
-/// A table.
+/// Returns the schema of a table.
 ///
 /// # Errors
-/// There is none of this name, or it cannot be read.
+/// There is no table with this name, or its schema cannot be read.
 pub fn schema(view: &View, name: &str) -> Result<Schema, ReadError> {
     let missing = || ReadError::NoSuchTable(name.to_owned());
     let table = view.get(&layout::name(name))?.ok_or_else(missing)?;
     schema_by_number(view, number(name, table)?)?.ok_or_else(missing)
 }
 
-/// All tables, in the order of their names.
+/// Returns the schemas of all tables, in the order of their names.
 ///
 /// # Errors
 /// They cannot be read.
@@ -88,7 +88,7 @@ pub fn schemas(view: &View) -> Result<Vec<Schema>, ReadError> {
     Ok(all)
 }
 
-/// The version of the last write.
+/// Returns the version of the last write, or 0 if there was none.
 ///
 /// # Errors
 /// It cannot be read.
@@ -101,35 +101,35 @@ pub fn version(view: &View) -> Result<u64, ReadError> {
     Ok(Counters::from_bytes(bytes).map_err(damaged)?.version)
 }
 
-/// A row by its primary key; None if there is none.
+/// Returns a row by its primary key, or None if there is no such row.
 ///
 /// # Errors
-/// The key does not fit, or the row cannot be read.
+/// The key does not fit the table, or the row cannot be read.
 pub fn get(view: &View, schema: &Schema, key: &[Value]) -> Result<Option<Row>, ReadError> {
     let key = schema.key_bytes(key)?;
     let stored = view.get(&layout::row(schema.table, &key))?;
     stored.map(|stored| Row::decode(schema, &key, stored)).transpose()
 }
 
-/// One end of a range: values of the first columns of the key or index.
+/// One end of a range: values of the leading columns of the key or index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
-    /// As many as wanted, none for no bound.
+    /// Values of any number of leading columns. Without a value, the range has no bound at this end.
     pub values: Vec<Value>,
-    /// Whether rows that begin with these values are left out.
+    /// Whether rows that begin with these values are excluded.
     pub exclusive: bool,
 }
 
-/// Which rows, in which order.
+/// The rows to read, and their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// By which index; None: by the primary key.
+    /// The index to read by, or None for the primary key.
     pub index: Option<String>,
     /// The lower end.
     pub lower: Bound,
     /// The upper end.
     pub upper: Bound,
-    /// From which end.
+    /// The direction in which to read.
     pub direction: Direction,
 }
 
@@ -143,11 +143,11 @@ impl Default for Query {
 /// Some rows of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// In the order asked for.
+    /// The rows, in the requested order.
     pub rows: Vec<Row>,
-    /// Their encoded bytes.
+    /// The total encoded size of the rows in bytes.
     pub bytes: usize,
-    /// Whether the range has ended; otherwise there may be more.
+    /// Whether the range has ended. Otherwise there may be more rows.
     pub ended: bool,
 }
 
@@ -156,12 +156,12 @@ pub struct Page {
 pub struct Scan {
     view: View,
     schema: Schema,
-    /// Of which index the entries are; None: rows themselves.
+    /// The index whose entries are read, or None if the rows themselves are read.
     index: Option<u16>,
     items: atoll_db::Scan,
 }
 
-/// The range of encoded keys under a prefix.
+/// Returns the range of encoded keys, under a prefix, between two bounds.
 fn range(prefix: &[u8], lower: &Bound, upper: &Bound) -> KeyRange {
     let whole = KeyRange::prefix(prefix);
     let at = |bound: &Bound| layout::joined(prefix, &key::encoded(&bound.values));
@@ -193,7 +193,7 @@ impl Scan {
     /// Begins to read a range.
     ///
     /// # Errors
-    /// The query does not fit the table.
+    /// The query does not fit the table, or the index is not ready.
     pub fn new(view: &View, schema: Schema, query: &Query) -> Result<Scan, ReadError> {
         let (index, columns, by) = match &query.index {
             None => (None, schema.key.clone(), "the primary key".to_owned()),
@@ -218,12 +218,12 @@ impl Scan {
         Ok(Scan { view: view.clone(), schema, index, items })
     }
 
-    /// The table, as it is in the view.
+    /// Returns the schema of the table, as of the view.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// The next rows: at most `rows`, and no more once they have `bytes` encoded bytes.
+    /// Returns the next rows: at most `rows` of them, and none after their encoded size has reached `bytes`.
     ///
     /// # Errors
     /// They cannot be read.
@@ -253,7 +253,7 @@ impl Scan {
     }
 }
 
-/// How far an index is.
+/// Describes the state of an index.
 pub fn words(state: &IndexState) -> String {
     match state {
         IndexState::Ready {} => "ready".to_owned(),

@@ -1,4 +1,4 @@
-//! A row as it is stored: under its encoded key, the version, then the columns that are not in the key and not null.
+//! Rows, and their stored form: under the encoded key, the version, followed by the columns that are not in the key and not null.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::read::ReadError;
 use crate::schema::Schema;
 use crate::value::Value;
 
-/// Values by the id of their column.
+/// Values by the ids of their columns.
 pub type Values = BTreeMap<u16, Value>;
 
 record! {
-    /// The bytes under a row's key.
+    /// A row as it is stored under its key.
     pub struct StoredRow {
         /// See [`Row::version`].
         pub version: u64,
-        /// Of columns that are not in the key; none is null. Columns that were dropped may still be in it.
+        /// The values of columns that are not in the key. None of them is null. Columns that were dropped may still occur.
         pub values: Values,
     }
 }
@@ -27,17 +27,18 @@ record! {
 /// A row as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The number of the command that wrote it, counted over all tables: it grows with every write, also over a delete.
+    /// The number of the write that stored the row, counted over all tables. It rises with every write, even if the row was deleted
+    /// in between.
     pub version: u64,
     /// One value per column, in the order of the schema.
     pub values: Vec<Value>,
 }
 
 impl Row {
-    /// Puts a row together from its key and what is stored under it.
+    /// Builds a row from its key and its stored form.
     ///
     /// # Errors
-    /// It cannot be decoded.
+    /// The key or the stored form cannot be decoded.
     pub fn decode(schema: &Schema, key: &[u8], stored: Bytes) -> Result<Row, ReadError> {
         let mut row = StoredRow::from_bytes(stored).map_err(|e: DecodeError| ReadError::Damaged {
             table: schema.name.clone(),

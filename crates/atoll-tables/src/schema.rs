@@ -1,4 +1,4 @@
-//! Tables, their columns and indices, and the changes that may be made to them.
+//! The schema: tables, their columns and indices, and the allowed changes of them.
 
 use atoll_core::codec::{Decode, DecodeError, Encode, Reader};
 use atoll_core::{choice, record};
@@ -9,24 +9,24 @@ use crate::row::Values;
 use crate::value::Value;
 use crate::{MAX_COLUMNS, MAX_INDICES, MAX_KEY_BYTES, MAX_KEY_COLUMNS, MAX_NAME_BYTES};
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ColumnType {
     /// True or false.
     Bool,
-    /// Signed 64-bit integers.
+    /// A signed 64-bit integer.
     Int64,
-    /// 64-bit floating point, without NaN.
+    /// A 64-bit floating-point number, without NaN.
     Float64,
-    /// UTF-8.
+    /// UTF-8 text.
     Text,
-    /// Any bytes.
+    /// Arbitrary bytes.
     Bytes,
-    /// Microseconds since the Unix epoch.
+    /// A point in time, in microseconds since the Unix epoch.
     Timestamp,
 }
 
-/// All types with the names that users write.
+/// All types, with the names by which users specify them.
 pub const TYPES: [(ColumnType, &str); 6] = [
     (ColumnType::Bool, "bool"),
     (ColumnType::Int64, "int64"),
@@ -37,12 +37,12 @@ pub const TYPES: [(ColumnType, &str); 6] = [
 ];
 
 impl ColumnType {
-    /// Its name.
+    /// Returns the name of the type.
     pub fn name(self) -> &'static str {
         TYPES[usize::from(self.tag()) - 1].1
     }
 
-    /// Its number in keys, rows and schemas. Fixed forever.
+    /// Returns the number of the type in keys, rows and schemas. It must never change.
     pub(crate) fn tag(self) -> u8 {
         match self {
             ColumnType::Bool => 1,
@@ -77,11 +77,11 @@ impl Decode for ColumnType {
 }
 
 record! {
-    /// A column as a user asks for it.
+    /// The definition of a column, as a user requests it.
     pub struct ColumnDefinition {
-        /// Unique in the table.
+        /// The name, unique in the table.
         pub name: String,
-        /// What it holds.
+        /// Its type.
         pub kind: ColumnType,
         /// Whether it may hold null.
         pub nullable: bool,
@@ -89,25 +89,25 @@ record! {
 }
 
 record! {
-    /// An index as a user asks for it.
+    /// The definition of an index, as a user requests it.
     pub struct IndexDefinition {
-        /// Unique in the table.
+        /// The name, unique in the table.
         pub name: String,
-        /// The columns that it orders rows by, the first one first.
+        /// The columns by which it orders the rows, the most significant one first.
         pub columns: Vec<String>,
-        /// No two rows have the same values in these columns, unless one of them is null.
+        /// If true, no two rows may have the same values in these columns, unless one of the values is null.
         pub unique: bool,
     }
 }
 
 record! {
-    /// A table as a user asks for it.
+    /// The definition of a table, as a user requests it.
     pub struct TableDefinition {
-        /// Unique among tables.
+        /// The name, unique among tables.
         pub name: String,
-        /// One at least.
+        /// The columns; at least one.
         pub columns: Vec<ColumnDefinition>,
-        /// The primary key: columns that are not nullable.
+        /// The columns of the primary key, which must not be nullable.
         pub key: Vec<String>,
         /// Secondary indices.
         pub indices: Vec<IndexDefinition>,
@@ -117,13 +117,13 @@ record! {
 choice! {
     /// A change of a table.
     pub enum Change {
-        /// Rows that are there hold null in it.
+        /// Adds a column. Existing rows hold null in it.
         0 = AddColumn { column: ColumnDefinition },
-        /// The values of the column disappear; a row's space is freed when the row is written next.
+        /// Drops a column. Its values can no longer be read; their space in a row is freed when the row is next written.
         1 = DropColumn { name: String },
-        /// It is built in the background, and can be queried once it is ready.
+        /// Adds an index. It is built in the background and can be queried once it is ready.
         2 = AddIndex { index: IndexDefinition },
-        /// It cannot be queried from now on; its entries are deleted in the background.
+        /// Drops an index. It can no longer be queried, and its entries are deleted in the background.
         3 = DropIndex { name: String },
     }
 }
@@ -131,11 +131,11 @@ choice! {
 record! {
     /// A column.
     pub struct Column {
-        /// Never used again for another column of the table.
+        /// The id, which is never reused for another column of the table.
         pub id: u16,
         /// Its name.
         pub name: String,
-        /// What it holds.
+        /// Its type.
         pub kind: ColumnType,
         /// Whether it may hold null.
         pub nullable: bool,
@@ -143,13 +143,14 @@ record! {
 }
 
 choice! {
-    /// How far an index is.
+    /// The state of an index.
     pub enum IndexState {
-        /// It has an entry for each row.
+        /// The index is complete: it has an entry for each row.
         0 = Ready {},
-        /// Rows whose encoded keys are below `next` are in it, and all that were written since.
+        /// The index is being built. It has the rows whose encoded keys are below `next`, and all rows written since the build
+        /// began.
         1 = Building { next: Bytes },
-        /// It could not be built and is not maintained: drop it.
+        /// The index could not be built. It is not maintained and should be dropped.
         2 = Failed { reason: String },
         /// Its entries are being deleted.
         3 = Dropping {},
@@ -159,15 +160,15 @@ choice! {
 record! {
     /// A secondary index.
     pub struct Index {
-        /// Never used again for another index of the table.
+        /// The id, which is never reused for another index of the table.
         pub id: u16,
         /// Its name.
         pub name: String,
-        /// Ids of its columns, in order.
+        /// The ids of its columns, in order.
         pub columns: Vec<u16>,
         /// See [`IndexDefinition::unique`].
         pub unique: bool,
-        /// How far it is.
+        /// Its state.
         pub state: IndexState,
     }
 }
@@ -175,15 +176,15 @@ record! {
 record! {
     /// A table.
     pub struct Schema {
-        /// Never used again for another table.
+        /// The number of the table, which is never reused for another table.
         pub table: u32,
         /// Its name.
         pub name: String,
-        /// Grows with every change.
+        /// The version of the schema, which rises with every change.
         pub version: u32,
-        /// In the order in which they were added.
+        /// The columns, in the order in which they were added.
         pub columns: Vec<Column>,
-        /// Ids of the columns of the primary key, in order.
+        /// The ids of the columns of the primary key, in order.
         pub key: Vec<u16>,
         /// Secondary indices.
         pub indices: Vec<Index>,
@@ -194,108 +195,108 @@ record! {
     }
 }
 
-/// A table, a change or a value that is not allowed. The message names what was wrong and what is allowed.
+/// Why a table, a change or a value is not allowed. The message names what is wrong and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// A name.
+    /// A name is not allowed.
     #[error(
         "{what} cannot be named {name:?}: 1 to {MAX_NAME_BYTES} letters, digits, '_', '-' and '.' are allowed, a letter or '_' first"
     )]
     Name {
-        /// Table, column or index.
+        /// What has the name: a table, a column or an index.
         what: &'static str,
-        /// As it was given.
+        /// The name that was given, possibly shortened.
         name: String,
     },
-    /// Too few or too many of something.
+    /// There are too few or too many of something.
     #[error("{got} {what}; {least} to {most} are allowed")]
     Count {
-        /// Of what.
+        /// What was counted.
         what: &'static str,
-        /// How many.
+        /// Their number.
         got: usize,
-        /// The least allowed.
+        /// The allowed minimum.
         least: usize,
-        /// The most allowed.
+        /// The allowed maximum.
         most: usize,
     },
-    /// A name that is taken.
+    /// A name occurs twice.
     #[error("there are two {what} named {name:?}")]
     Twice {
-        /// Columns or indices.
+        /// What has the name: columns or indices.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// A column that is not there.
+    /// The table has no column with this name.
     #[error("table {table:?} has no column {column:?}; it has {known}")]
     NoColumn {
         /// The table.
         table: String,
-        /// The column asked for.
+        /// The requested column.
         column: String,
-        /// Those that are there.
+        /// The existing ones, as text.
         known: String,
     },
-    /// An index that is not there.
+    /// The table has no index with this name.
     #[error("table {table:?} has no index {index:?}; it has {known}")]
     NoIndex {
         /// The table.
         table: String,
-        /// The index asked for.
+        /// The requested index.
         index: String,
-        /// Those that are there.
+        /// The existing ones, as text.
         known: String,
     },
-    /// A column of the key that may be null.
+    /// A column of the primary key is nullable.
     #[error("column {0:?} is in the primary key and cannot be nullable")]
     NullableKey(String),
-    /// A new column that may not be null.
+    /// An added column is not nullable.
     #[error("a column that is added later must be nullable: rows that are there hold null in {0:?}")]
     AddedNotNullable(String),
-    /// A column that something needs.
+    /// The primary key or an index contains the column, so it cannot be dropped.
     #[error("column {column:?} is in {by}")]
     Needed {
-        /// Which.
+        /// The column.
         column: String,
-        /// What needs it.
+        /// What contains it, as text.
         by: String,
     },
-    /// Ids of columns or indices have run out.
+    /// The ids of columns or indices of the table have run out.
     #[error("table {0:?} has had 65,535 columns or indices, which is the most over its life")]
     Ids(String),
-    /// Null where it is not allowed.
+    /// A value is null, but the column is not nullable.
     #[error("column {0:?} cannot be null")]
     Null(String),
-    /// A value of another type.
+    /// A value has the wrong type.
     #[error("column {column:?} holds {wanted}, not {got}")]
     Type {
-        /// Which.
+        /// The column.
         column: String,
-        /// Its type.
+        /// The type of the column.
         wanted: &'static str,
-        /// What was given.
+        /// The type of the given value.
         got: &'static str,
     },
-    /// Not a number.
+    /// A value is NaN.
     #[error("column {0:?}: NaN is not allowed")]
     NotANumber(String),
-    /// A key with too few or too many values.
+    /// A key has too few or too many values.
     #[error("the primary key of {table:?} is ({key}); {got} values were given")]
     KeyLength {
         /// The table.
         table: String,
-        /// Its key.
+        /// The columns of its key, as text.
         key: String,
-        /// How many values.
+        /// The number of given values.
         got: usize,
     },
-    /// A key that is too long.
+    /// An encoded key or index entry is too long.
     #[error("{what} has {bytes} bytes encoded; at most {MAX_KEY_BYTES} are allowed")]
     KeyTooLong {
-        /// Key, or index.
+        /// The key or the index, as text.
         what: String,
-        /// Its length.
+        /// Its encoded length.
         bytes: usize,
     },
 }
@@ -319,7 +320,7 @@ fn count(what: &'static str, got: usize, least: usize, most: usize) -> Result<()
 }
 
 impl Schema {
-    /// A new table.
+    /// Returns the schema of a new table.
     ///
     /// # Errors
     /// The definition is not allowed.
@@ -352,7 +353,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// The table after a change. If the change needs background work, that work begins with it.
+    /// Returns the schema after a change. Background work that the change needs begins with it.
     ///
     /// # Errors
     /// The change is not allowed.
@@ -423,7 +424,7 @@ impl Schema {
         Ok(ids)
     }
 
-    /// What needs a column, as text.
+    /// Returns what contains a column, as text. None if the column can be dropped.
     fn needs(&self, id: u16) -> Option<String> {
         if self.key.contains(&id) {
             return Some("the primary key".to_owned());
@@ -435,10 +436,10 @@ impl Schema {
         })
     }
 
-    /// A column by its name.
+    /// Returns a column by its name.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no column with this name.
     pub fn column(&self, name: &str) -> Result<&Column, SchemaError> {
         self.columns.iter().find(|c| c.name == name).ok_or_else(|| SchemaError::NoColumn {
             table: self.name.clone(),
@@ -447,10 +448,10 @@ impl Schema {
         })
     }
 
-    /// An index by its name; an index that is being dropped does not count.
+    /// Returns an index by its name. An index that is being dropped does not count.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no index with this name.
     pub fn index(&self, name: &str) -> Result<&Index, SchemaError> {
         let mut there = self.indices.iter().filter(|i| i.state != IndexState::Dropping {});
         there.clone().find(|i| i.name == name).ok_or_else(|| SchemaError::NoIndex {
@@ -463,20 +464,20 @@ impl Schema {
         })
     }
 
-    /// A column of the key or of an index: such columns are never dropped.
+    /// Returns a column of the primary key or of an index. Such columns are never dropped.
     pub(crate) fn column_of(&self, id: u16) -> &Column {
         self.columns.iter().find(|c| c.id == id).expect("a column that is needed is not dropped")
     }
 
-    /// Whether a column is in the primary key.
+    /// Returns true if a column is in the primary key.
     pub fn is_key(&self, id: u16) -> bool {
         self.key.contains(&id)
     }
 
-    /// A value as the column takes it.
+    /// Returns a value in the form in which the column stores it.
     ///
     /// # Errors
-    /// It does not take it.
+    /// The column does not accept the value.
     pub fn fit(column: &Column, value: Value) -> Result<Value, SchemaError> {
         match value.kind() {
             None if column.nullable => Ok(Value::Null),
@@ -490,10 +491,10 @@ impl Schema {
         }
     }
 
-    /// The encoded primary key of these values, one per column of the key.
+    /// Encodes a primary key. `values` has one value for each column of the key.
     ///
     /// # Errors
-    /// They do not fit.
+    /// The values do not fit the columns, or the encoded key is too long.
     pub fn key_bytes(&self, values: &[Value]) -> Result<Bytes, SchemaError> {
         if values.len() != self.key.len() {
             let key = self.key.iter().map(|id| self.column_of(*id).name.as_str()).collect::<Vec<_>>();
@@ -512,10 +513,11 @@ impl Schema {
         Ok(key)
     }
 
-    /// The encoded columns of an index entry of a row, and whether one of them is null. `values` has the whole row, without nulls.
+    /// Returns the encoded columns of a row's entry in an index, and whether one of them is null. `values` has the whole row,
+    /// without nulls.
     ///
     /// # Errors
-    /// They are too long.
+    /// The encoded columns are too long.
     pub(crate) fn index_bytes(&self, index: &Index, values: &Values) -> Result<(Bytes, bool), SchemaError> {
         let of = |id: &u16| values.get(id).unwrap_or(&Value::Null);
         let bytes = key::encoded(index.columns.iter().map(of));

@@ -1,5 +1,5 @@
-//! Operations in order, all or none: the first that cannot be done rejects the command, and the engine rolls back what the others
-//! wrote.
+//! Applies the operations of a transaction in order, all or none. The first operation that fails rejects the command, and the
+//! engine rolls back the writes of the earlier ones.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) fn run(state: &mut TableState<'_, '_>, ops: &[Op]) -> Result<Done, Re
     Ok(Done { version, read: Some(read), more: false })
 }
 
-/// The row as it is in the store; None if there is none.
+/// Decodes a stored row. None if there is no row.
 pub(crate) fn decode(stored: Option<&Bytes>) -> Option<StoredRow> {
     stored.map(|bytes| StoredRow::from_bytes(bytes.clone()).expect("damaged state: a row"))
 }
@@ -91,7 +91,7 @@ fn hold(expect: &Expect, old: Option<&StoredRow>) -> Result<(), Refused> {
     Err(Rejection { found: old.map(|row| row.version), ..Rejection::new(RejectKind::Conflict, words) })
 }
 
-/// The values that a put leaves, without nulls, each checked against the current definition of its column.
+/// Returns the values that a put stores, without nulls. Each is checked against the current definition of its column.
 fn new_values(schema: &Schema, under: Option<&StoredRow>, put: &Values) -> Result<Values, Refused> {
     if let Some(id) =
         put.keys().find(|id| schema.is_key(**id) || !schema.columns.iter().any(|c| c.id == **id))
@@ -114,7 +114,7 @@ fn new_values(schema: &Schema, under: Option<&StoredRow>, put: &Values) -> Resul
     Ok(values)
 }
 
-/// Replaces a row, and its entries in all indices.
+/// Replaces a row and its entries in all indices.
 fn write(
     state: &mut TableState<'_, '_>,
     schema: &Arc<Schema>,
@@ -147,11 +147,12 @@ fn write(
     let (old, new) = (old.map(whole), new.map(whole));
     for index in schema.indices.iter().filter(|i| is_kept_up(i)) {
         let entry = |values: &Values| entry_key(schema, index, values, key);
-        // An existing value was allowed when it was written, except for an index that is being built and will fail because of it.
+        // Only an index that is being built may not allow the old values, and its build will fail because of them. Any other index
+        // allowed them when they were written.
         let before = old.as_ref().and_then(|values| entry(values).ok());
         let after = new.as_ref().map(entry).transpose()?;
         if before == after {
-            // An index that is being built may not have it yet.
+            // An index that is being built may lack this entry.
             if let (Some(entry), IndexState::Building { .. }) = (after, &index.state) {
                 put_entry(state, schema, index, &entry, key)?;
             }
@@ -170,12 +171,13 @@ fn write(
     Ok(())
 }
 
-/// Whether writes change an index.
+/// Returns true if writes have to update an index.
 pub(crate) fn is_kept_up(index: &Index) -> bool {
     matches!(index.state, IndexState::Ready {} | IndexState::Building { .. })
 }
 
-/// The key of a row's entry. In a unique index it does not contain the row's key, unless a column is null.
+/// Returns the store key of a row's entry in an index. In a unique index it does not contain the row's key, unless a column is
+/// null.
 pub(crate) fn entry_key(
     schema: &Schema,
     index: &Index,
@@ -187,7 +189,7 @@ pub(crate) fn entry_key(
     Ok(layout::entry(schema.table, index.id, &columns, may_repeat.then_some(key)))
 }
 
-/// Adds an entry; if another row's entry is in its place, that is a duplicate.
+/// Adds an entry. If another row has the same entry, the write is rejected as a duplicate.
 pub(crate) fn put_entry(
     state: &mut TableState<'_, '_>,
     schema: &Schema,

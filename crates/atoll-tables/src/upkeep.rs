@@ -1,10 +1,10 @@
-//! Background work: building indices, and emptying indices and tables that were dropped, each by logged commands that do a bounded
-//! step. While an index is built, every write maintains it, for rows that it already has and for those that it does not have yet;
-//! so no write waits, and a step only adds what is missing. It does not matter which node proposes the steps: a step that comes too
-//! late finds the work at another place and does nothing.
+//! Background work: builds indices, and empties indices and tables that were dropped. Each command in the log does a bounded step.
+//! While an index is being built, every write updates it, whether or not the build has reached the row. No write therefore has to
+//! wait, and a step only adds missing entries. Any node may propose the steps: a step that is late finds that the work has
+//! progressed, and does nothing.
 //!
-//! Every later scan passes over deleted keys until the store has merged its files. A step of a deletion therefore reports how far
-//! it got, and the next one begins there: without this, deleting n keys would take time quadratic in n inside apply.
+//! Scans have to skip deleted keys until the store has merged its files. A step of a deletion therefore reports how far it got, and
+//! the next one begins there. Without this, applying the deletion of n keys would take time quadratic in n.
 
 use atoll_core::codec::Decode;
 use atoll_db::{Direction, KeyRange, StoreError, View};
@@ -16,22 +16,22 @@ use crate::row::Values;
 use crate::schema::{Index, IndexState, Schema};
 use crate::{key, layout, transaction};
 
-/// Most rows or entries of one step.
+/// The maximum number of rows or entries that one step handles.
 pub const MAX_STEP_ROWS: u32 = 256;
 
-/// Work that waits.
+/// A pending piece of background work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Of which table.
+    /// The table.
     pub table: u32,
-    /// Of which index; 0 for a table that was dropped.
+    /// The index, or 0 for a table that was dropped.
     pub index: u16,
     /// The progress of the work, which the next step must name. For a deletion this is always empty here, which is correct but
     /// slower than the position in the reply to the previous step.
     pub from: Bytes,
 }
 
-/// The background work that waits in a state, in no particular order.
+/// Returns the pending background work, in no particular order.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -56,7 +56,7 @@ pub fn pending(view: &View) -> Result<Vec<Pending>, StoreError> {
     Ok(all)
 }
 
-/// One step.
+/// Applies one step.
 pub(crate) fn step(
     state: &mut TableState<'_, '_>,
     table: u32,
@@ -71,7 +71,7 @@ pub(crate) fn step(
     if state.tx.get(&work).is_none() {
         return done(false);
     }
-    // How far a deletion got, which the next step must name.
+    // The reply to a step of a deletion says how far it got, and the next step should name that position.
     let came = |more, to: Option<Bytes>| Ok(Done { version, read: Some(vec![to]), more });
     if index == 0 {
         let (entries, all_rows) = (layout::entries_prefix(table), layout::row_prefix(table));
@@ -118,8 +118,9 @@ pub(crate) fn step(
     done(more)
 }
 
-/// Deletes some keys with a prefix, starting at `from` if it has the prefix: all keys before it are deleted, and none is added
-/// there any more. True if the limit was reached, so that there may be more; `to` is then the last deleted key.
+/// Deletes some keys with a prefix, starting at `from` if that has the prefix: all keys before it have been deleted, and none is
+/// added there any more. Returns true if the limit was reached, so that there may be more. Sets `to` to the last deleted key, if
+/// there is one.
 fn empty(
     state: &mut TableState<'_, '_>,
     prefix: &[u8],
@@ -139,7 +140,7 @@ fn empty(
     found.len() == rows
 }
 
-/// Puts the entries of some rows; the state of the index then.
+/// Adds the entries of some rows to an index. Returns the new state of the index.
 fn fill(
     state: &mut TableState<'_, '_>,
     schema: &Schema,

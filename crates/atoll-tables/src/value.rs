@@ -1,4 +1,4 @@
-//! Typed values, and the order among them.
+//! Typed values and their order.
 
 use std::cmp::Ordering;
 
@@ -7,27 +7,28 @@ use bytes::{Bytes, BytesMut};
 
 use crate::schema::ColumnType;
 
-/// What is in a column of a row. Equality and order are those of the encoded key: null first, floats by IEEE total order.
+/// The value of a column in a row. Equality and order are those of the encoded key: null is first, and floats are in IEEE total
+/// order.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Nothing.
+    /// Null.
     Null,
-    /// True or false; false is lower.
+    /// True or false. False is lower.
     Bool(bool),
     /// A signed integer.
     Int64(i64),
     /// A floating-point number, never NaN and never -0 in a table.
     Float64(f64),
-    /// UTF-8, ordered by its bytes.
+    /// UTF-8 text, ordered by its bytes.
     Text(String),
-    /// Any bytes.
+    /// Arbitrary bytes.
     Bytes(Bytes),
-    /// Microseconds since the Unix epoch, UTC; negative before it.
+    /// A point in time, in microseconds since the Unix epoch (UTC). Negative before it.
     Timestamp(i64),
 }
 
 impl Value {
-    /// Its type; None for null.
+    /// Returns the type of the value, or None for null.
     pub fn kind(&self) -> Option<ColumnType> {
         Some(match self {
             Value::Null => return None,
@@ -40,13 +41,13 @@ impl Value {
         })
     }
 
-    /// Whether it is null.
+    /// Returns true if the value is null.
     pub fn is_null(&self) -> bool {
         matches!(self, Value::Null)
     }
 
-    /// The canonical form of a number that has two forms: -0 becomes 0. None for NaN, which has no place in an order that users
-    /// see.
+    /// Returns the canonical form of the value: -0 becomes 0. None for NaN, because users would not expect it to have a place in an
+    /// order.
     pub fn canonical(self) -> Option<Value> {
         match self {
             Value::Float64(f) if f.is_nan() => None,
@@ -112,7 +113,7 @@ impl Decode for Value {
             ColumnType::Int64 => Value::Int64(u64::decode(from)?.cast_signed()),
             ColumnType::Float64 => Value::Float64(f64::from_bits(u64::decode(from)?)),
             ColumnType::Text => Value::Text(String::decode(from)?),
-            // Not a slice of a command or a row, which it would keep in memory (X13).
+            // The bytes are copied, because a slice would keep the whole command or row in memory (X13).
             ColumnType::Bytes => Value::Bytes(Bytes::copy_from_slice(&Bytes::decode(from)?)),
             ColumnType::Timestamp => Value::Timestamp(u64::decode(from)?.cast_signed()),
         })

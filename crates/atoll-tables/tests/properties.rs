@@ -1,4 +1,4 @@
-//! What holds of any values, any commands and any bytes.
+//! Property tests: arbitrary values, commands and bytes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -22,7 +22,7 @@ fn value() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(Value::Bool),
         any::<i64>().prop_map(Value::Int64),
         any::<f64>().prop_filter_map("NaN", |f| Value::Float64(f).canonical()),
-        // Few bytes, among them the ones that are escaped.
+        // Only a few different bytes, including those that are escaped.
         vec(prop_oneof![Just('\0'), Just('\u{1}'), Just('a'), Just('\u{10ffff}')], 0..5)
             .prop_map(|chars| Value::Text(chars.into_iter().collect())),
         vec(prop_oneof![Just(0u8), Just(1), Just(0xfe), Just(0xff)], 0..5)
@@ -38,7 +38,7 @@ proptest! {
         let (x, y) = (encoding::encoded(&a[..n]), encoding::encoded(&b[..n]));
         prop_assert_eq!(x.cmp(&y), a[..n].cmp(&b[..n]));
         prop_assert_eq!(encoding::decode_all(&x, n).unwrap(), &a[..n]);
-        // No value is a prefix of another, so that bounds of some columns mean what they say.
+        // No value is a prefix of another, so that a bound on the leading columns is exact.
         prop_assert!(x == y || !y.starts_with(&x));
     }
 
@@ -65,7 +65,7 @@ proptest! {
     }
 }
 
-/// A write of a small world, so that rows, tags and expectations meet.
+/// A step of a test. There are few rows and tags, so that steps often concern the same ones.
 #[derive(Clone, Debug)]
 enum Step {
     Put { n: i64, colour: Value, size: i64, tag: Option<u8>, expect: u8 },
@@ -176,7 +176,7 @@ proptest! {
         }
         while db.steps(3) > 0 {}
         compare(&db, &model);
-        // Entries of indices and rows, and no others.
+        // The store has exactly the rows and their index entries.
         let indices = db.schema("fish").indices.len();
         let kept = db.everything();
         let count = |kind: u8| kept.iter().filter(|(key, _)| key[0] == kind).count();

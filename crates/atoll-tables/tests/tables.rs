@@ -1,4 +1,4 @@
-//! Commands and reads, one by one.
+//! Tests of single commands and reads.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,7 +25,7 @@ fn rows_are_put_read_and_deleted_and_versions_grow() {
     db.transact(vec![op(&fish, "cod", 1, Action::Delete { expect: Expect::Any {} })]).unwrap();
     assert_eq!(db.get("fish", &key("cod", 1)), None);
     db.transact(vec![put(&fish, "cod", 1, NULL, NULL, NULL)]).unwrap();
-    // Also over a delete: a version names one write for ever.
+    // Versions rise even across a delete, so a version identifies one write forever.
     assert!(db.get("fish", &key("cod", 1)).unwrap().version > done.version + 1);
 }
 
@@ -90,7 +90,7 @@ fn a_unique_index_refuses_a_second_row_but_not_a_second_null() {
     let twice = db.transact(vec![put(&fish, "cod", 2, NULL, NULL, text("a"))]).unwrap_err();
     assert_eq!(twice.kind, RejectKind::Duplicate);
     assert!(twice.message.contains("by_tag") && twice.message.contains("tag"), "{}", twice.message);
-    // Free again within the same transaction.
+    // A value becomes free again within the same transaction.
     let delete = op(&fish, "cod", 1, Action::Delete { expect: Expect::Present {} });
     db.transact(vec![delete, put(&fish, "cod", 2, NULL, NULL, text("a"))]).unwrap();
     assert_eq!(db.rows("fish", &Query { index: Some("by_tag".into()), ..Query::default() }).len(), 2);
@@ -154,7 +154,7 @@ fn pages_show_one_version_and_keep_their_limits() {
     db.transact(vec![put(&fish, "cod", 5, text("new"), NULL, NULL)]).unwrap();
     db.run(Body::DropTable { name: "fish".into() }).unwrap();
     while db.steps(8) > 0 {}
-    // About 120 bytes each; the row that crosses the limit is in.
+    // The rows have about 120 bytes each, and the row that reaches the limit is included.
     assert_eq!(scan.page(100, 300).unwrap().rows.len(), 3);
     let page = scan.page(100, usize::MAX).unwrap();
     assert_eq!((page.rows.len(), page.ended), (14, true));
@@ -174,7 +174,7 @@ fn a_write_with_a_name_is_done_once() {
     };
     let done = add(1, 1).unwrap();
     assert_eq!(add(1, 1), Ok(done.clone()), "the same answer, and not a conflict");
-    // Out of order within the window.
+    // Writes may arrive out of order within the window.
     add(3, 3).unwrap();
     add(2, 2).unwrap();
     assert_eq!(add(3, 3).unwrap().version, done.version + 1);
@@ -184,7 +184,7 @@ fn a_write_with_a_name_is_done_once() {
     assert_eq!(add(1, 1).unwrap_err().kind, RejectKind::Forgotten);
     assert_eq!(add(2, 2).unwrap().version, done.version + 2);
     assert_eq!(add(0, 0).unwrap_err().kind, RejectKind::Invalid);
-    // A rejected one is not remembered: it may be tried again when it fits.
+    // A rejected write is not remembered, so it can be tried again later.
     assert_eq!(add(1, 40).unwrap_err().kind, RejectKind::Conflict);
     db.transact(vec![op(&fish, "cod", 1, Action::Delete { expect: Expect::Any {} })]).unwrap();
     add(1, 40).unwrap();
@@ -212,7 +212,7 @@ fn clients_are_forgotten_in_the_order_of_their_last_writes() {
     let keys = db.everything().len();
     write(1_000_000, 1).unwrap();
     assert_eq!(write(1, 2), Ok(first), "it wrote later than client 2");
-    // Client 2 was forgotten: a repetition is taken for its first write.
+    // Client 2 was forgotten, so a repetition passes for its first write.
     let version = read::version(&db.engine.view()).unwrap();
     assert_eq!(write(2, 1).unwrap().version, version + 1);
     assert_eq!(write(3, CLIENT_WINDOW + 1).unwrap_err().kind, RejectKind::Forgotten);
@@ -233,10 +233,10 @@ fn columns_come_and_go_while_rows_stay() {
     db.change("fish", Change::DropColumn { name: "size".into() }).unwrap();
     let row = db.get("fish", &key("cod", 1)).unwrap();
     assert_eq!(row.values, [text("cod"), Value::Int64(1), text("grey"), NULL, NULL]);
-    // A command that was made against the table as it was is refused, and names why.
+    // A command that was built for the earlier schema is refused, and the error names the reason.
     let late = db.transact(vec![put(&before, "cod", 2, NULL, Value::Int64(4), NULL)]).unwrap_err();
     assert_eq!(late.kind, RejectKind::Invalid);
-    // The name comes back as another column: old values do not.
+    // A new column with the same name does not bring back the old values.
     db.change("fish", Change::AddColumn { column: column("size", ColumnType::Text, true) }).unwrap();
     assert_eq!(db.get("fish", &key("cod", 1)).unwrap().values[5], NULL);
     for (change, words) in [
@@ -268,7 +268,7 @@ fn an_index_is_built_while_rows_change_and_emptied_when_it_goes() {
     assert!(early.to_string().contains("being built"), "{early}");
     let mut n = 0;
     while db.steps(10) > 0 {
-        // Before and behind the place that the work has got to.
+        // Write rows before and after the current position of the build.
         for at in [n, 49 - n] {
             db.transact(vec![put(&fish, "cod", at, text("red"), Value::Int64(100 + at), NULL)]).unwrap();
         }
@@ -284,7 +284,7 @@ fn an_index_is_built_while_rows_change_and_emptied_when_it_goes() {
     let mut expected = db.rows("fish", &Query::default());
     expected.sort_by(|a, b| (&a.values[3], &a.values).cmp(&(&b.values[3], &b.values)));
     assert_eq!(db.rows("fish", &query), expected);
-    // A step that comes late does nothing.
+    // A late step does nothing.
     let before = db.everything();
     let late = Body::Step { table: fish.table, index: 3, from: bytes::Bytes::new(), rows: 10 };
     assert!(!db.run(late).unwrap().more);
@@ -307,7 +307,7 @@ fn a_unique_index_over_equal_rows_fails_and_says_so() {
     assert!(
         matches!(&failed.index("one_size").unwrap().state, IndexState::Failed { reason } if reason.contains("size"))
     );
-    // It stands in nobody's way.
+    // The failed index does not affect writes.
     db.transact(vec![put(&fish, "cod", 8, NULL, Value::Int64(1), NULL)]).unwrap();
     db.change("fish", Change::DropIndex { name: "one_size".into() }).unwrap();
     while db.steps(4) > 0 {}

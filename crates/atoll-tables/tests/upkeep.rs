@@ -1,6 +1,6 @@
-//! Work in the background, and forgetting clients, cost the same at the end as at the beginning: what was deleted before is not passed over
-//! again.
-// What is measured is the real cost of a step, so the clock is the real one.
+//! Tests that a step of background work and forgetting a client cost the same at the end as at the beginning, because earlier
+//! deletions are not skipped again.
+// The tests measure the real cost of a step, so they use the real clock.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod common;
@@ -11,10 +11,11 @@ use atoll_tables::{Body, MAX_CLIENTS, Value, pending};
 use common::{Db, fish, put, text};
 
 const NULL: Value = Value::Null;
-/// A step that passes over all that earlier ones deleted takes hundreds of times as long as the first ones.
+/// The allowed ratio of the last times to the first. A step that skips everything that earlier steps deleted takes hundreds of
+/// times as long.
 const TIMES: u32 = 20;
 
-/// The middle of some times.
+/// Returns the median of some times.
 fn median(times: &[Duration]) -> Duration {
     let mut times = times.to_vec();
     times.sort();
@@ -45,7 +46,7 @@ fn a_step_of_a_large_deletion_takes_no_longer_at_its_end() {
         from = done.read.and_then(|read| read.into_iter().flatten().next()).unwrap_or_default();
     }
     assert!(times.len() > 400, "{} steps", times.len());
-    // The last but one is among the last rows.
+    // The last step is left out, because it may find nothing to delete.
     needs_no_longer("a step", &times[..times.len() - 1]);
 }
 

@@ -1,4 +1,4 @@
-//! Which orders are played: fixed seeds, so that a run is the same every time.
+//! Selects the orders that are played. The seeds are fixed, so that every run is the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,9 +6,9 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner};
 
 const SEED: u64 = 0xA701;
-/// Orders of each kind.
+/// The number of orders that each scheduler plays.
 const ORDERS: usize = 5_000;
-/// Places at which the second kind takes the turn from the thread that has it.
+/// The number of places at which the second scheduler switches away from the running thread.
 const CHANGES: usize = 3;
 
 fn play(scheduler: impl Scheduler + 'static, told: FailurePersistence, scenario: fn()) {
@@ -24,12 +24,13 @@ fn explore(told: fn() -> FailurePersistence, scenario: fn()) {
     play(PctScheduler::new_from_seed(SEED, CHANGES, ORDERS), told(), scenario);
 }
 
-/// The scenario holds in all orders that are played. One that fails prints its schedule: `shuttle::replay` plays it again.
+/// Checks that a scenario succeeds in all orders that are played. If it fails, it prints its schedule, which `shuttle::replay` can
+/// repeat.
 pub(crate) fn holds(scenario: fn()) {
     explore(|| FailurePersistence::Print, scenario);
 }
 
-/// The scenario fails in one of them, with these words.
+/// Checks that a scenario fails in one of the orders, with a message that contains `seen`.
 pub(crate) fn catches(scenario: fn(), seen: &str) {
     let failed = catch_unwind(AssertUnwindSafe(|| explore(|| FailurePersistence::None, scenario)));
     let Err(why) = failed else { panic!("the bug is there and was not found") };

@@ -1,4 +1,4 @@
-//! Explores in what order threads may meet, with the checker shuttle, in the product's own files (decision 0012).
+//! Explores the orders in which threads may interleave in the product's own files, with the checker shuttle (decision 0012).
 //!
 //! The state that threads share is in separate files that use only `atoll_core::sync`. `build.rs` copies them, and this crate
 //! compiles the copies with shuttle's types (`sync.rs`). At each lock, wait and atomic operation another thread may continue, and
@@ -7,11 +7,11 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `scenarios/` | threads as the product has them, around one piece each |
+//! | `scenarios/` | threads that use one piece each, as the product does |
 //! | `bugs.rs` | known bugs, each of which a scenario must find |
-//! | `explore.rs` | which orders are played |
+//! | `explore.rs` | selects the orders that are played |
 //!
-//! docs/threads.md says what each piece is for, and what is not explored.
+//! docs/threads.md describes each piece and says what is not explored.
 
 #[cfg(test)]
 mod explore;
@@ -20,7 +20,7 @@ mod product;
 #[cfg(test)]
 mod sync;
 
-/// The same, each with one bug.
+/// The same pieces, each time with one bug.
 #[cfg(test)]
 #[allow(dead_code)] // A bug is there for one scenario.
 #[allow(clippy::duplicate_mod)] // The same scenarios over other pieces.

@@ -1,4 +1,4 @@
-//! The product's pieces as they are.
+//! The tests of the product's unchanged pieces.
 #![allow(dead_code)] // Not all of a piece has a scenario.
 #![allow(clippy::duplicate_mod)] // See `bugs`.
 

@@ -1,4 +1,4 @@
-//! Stands for `atoll_core::sync`: the checker decides at each use of these which thread goes on.
+//! Replaces `atoll_core::sync`. At each use of these types, the checker decides which thread continues.
 
 pub(crate) use shuttle::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,

@@ -1,4 +1,4 @@
-//! Keeps a lane on a live node: opens streams, hears outcomes, notices silence, moves on.
+//! The driver of a lane: opens streams, receives outcomes, detects nodes that are silent, and switches to the next node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::options::Options;
 use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{AppendStreamReply, Reason};
 
-/// If our own timer was this late, we were asleep, not the node (contracts X21).
+/// If the client's own timer was this late, the client itself was paused, and the node is not suspected (contracts X21).
 const TIMER_LATE: Duration = Duration::from_millis(100);
 
-/// The slowest connection that is not taken for a dead node, in bytes per second.
+/// A node whose connection is slower than this may count as dead, in bytes per second.
 const SLOWEST_CONNECTION: f64 = 2e6;
 
 /// How a stream ended.
 enum End {
     /// The lane is closed and empty.
     Finished,
-    /// This node cannot serve the lane now; what it did not answer may have happened, or it said that it did not.
+    /// This node cannot serve the lane now. The outcome says whether the unanswered records may have happened.
     Failed(Outcome, Failure),
-    /// No node will serve the lane like this.
+    /// No node accepts this lane.
     Refused(Outcome, Failure),
 }
 
 impl Shared {
-    /// The time that unanswered messages may still need to be sent.
+    /// Returns the time that it may take to send the unanswered messages.
     fn time_to_send(&self) -> Duration {
         let bytes = self.update(|queue| queue.unanswered_bytes());
         Duration::from_secs_f64(bytes as f64 / SLOWEST_CONNECTION)
@@ -81,7 +81,7 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
     }
 }
 
-/// One stream to the node at address `at`, until it ends.
+/// Runs one stream to the node at address `at` until it ends. Sets `progress` if any outcome arrives.
 async fn stream(shared: &Arc<Shared>, connections: &Connections, at: usize, progress: &mut bool) -> End {
     let silence = connections.options.silence;
     let channel = match connections.connect(at).await {
@@ -161,7 +161,7 @@ async fn listen(
     }
 }
 
-/// Takes a reply in; an end if the stream cannot go on.
+/// Handles a reply. Returns an end if the stream cannot continue.
 fn take(shared: &Shared, reply: AppendStreamReply, now: Instant) -> Option<End> {
     shared.update(|queue| {
         if let Some(opened) = reply.opened {

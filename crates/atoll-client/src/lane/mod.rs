@@ -1,4 +1,4 @@
-//! All appends of this client to one log: one ordered lane (contracts X15).
+//! The lane of a log: all appends of this client to it, in order (contracts X15).
 //!
 //! Callers add records to the lane and wait. While a stream to a node is open, all waiting records are sent as one message, without
 //! delay. Acknowledgements arrive in order. If the node fails, everything without an outcome is sent again to the next node in the
@@ -22,20 +22,20 @@ use crate::error::{Error, Failure};
 use crate::proto::Reason;
 use queue::Queue;
 
-/// Each record in the lane counts as at least this many bytes.
+/// The unit in which a lane's room is counted. Each record takes at least one unit.
 const ROOM_UNIT_BYTES: usize = 1024;
 
-/// The outcome of one record: its position, or why not.
+/// The outcome of one record: its position or an error.
 pub(crate) type Settled = Result<u64, Error>;
 
-/// The callers' end. Dropping the last one ends the lane when its records are settled.
+/// The callers' handle. Dropping it ends the lane once its records are settled.
 #[derive(Debug)]
 pub(crate) struct Lane {
     shared: Arc<Shared>,
     operation_timeout: Duration,
 }
 
-/// What callers, driver and outbox share.
+/// The state that callers, driver and outbox share.
 #[derive(Debug)]
 struct Shared {
     log: String,
@@ -43,12 +43,12 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Room for unsettled records, in units of [`ROOM_UNIT_BYTES`].
     room: Semaphore,
-    /// Rings for the driver: a record waits and no stream is up, or the lane is closing.
+    /// Notifies the driver that a record waits while no stream is open, or that the lane is closing.
     bell: Notify,
 }
 
 impl Shared {
-    /// Changes the queue, then, outside of its lock, does what follows: notifies callers and wakes the stream.
+    /// Changes the queue. Then, outside its lock, notifies callers, releases room, and wakes the stream.
     fn update<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
         let (result, after) = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl Shared {
             (result, queue.take_aftermath())
         };
         for (caller, outcome) in after.told {
-            // A caller that went away does not need the outcome.
+            // A caller that has gone away does not need the outcome.
             let _ = caller.send(outcome);
         }
         if after.units > 0 {
@@ -70,7 +70,7 @@ impl Shared {
 }
 
 impl Lane {
-    /// A lane with its driver, on the present tokio runtime.
+    /// Starts a lane and its driver on the current tokio runtime.
     pub(crate) fn start(log: &str, connections: Arc<Connections>) -> Self {
         let operation_timeout = connections.options.operation_timeout;
         let shared = Arc::new(Shared {
@@ -84,7 +84,8 @@ impl Lane {
         Lane { shared, operation_timeout }
     }
 
-    /// Puts a record into the lane, behind all that were put in before; waits for room until the record's deadline.
+    /// Adds a record at the end of the lane. Waits for room, at most until the record's deadline; without room, the record did not
+    /// happen.
     pub(crate) async fn submit(&self, payload: Bytes) -> Result<oneshot::Receiver<Settled>, Error> {
         let deadline = Instant::now() + self.operation_timeout;
         let units = 1 + payload.len() / ROOM_UNIT_BYTES;
@@ -118,7 +119,8 @@ impl Drop for Lane {
     }
 }
 
-/// A client id that no other client has: drawn from the randomness that the standard library seeds its hash maps with.
+/// Returns a random client id, which no other client should have. Its source is the random seed of the standard library's hash
+/// maps.
 pub(crate) fn random_client() -> u64 {
     let salt = (std::process::id(), std::time::SystemTime::now());
     RandomState::new().hash_one(salt).max(1)

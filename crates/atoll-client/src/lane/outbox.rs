@@ -1,4 +1,4 @@
-//! The sending half of an append stream: polled by the HTTP/2 connection whenever it can send.
+//! The sending half of an append stream. The HTTP/2 connection polls it whenever it can send.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Shared;
 use crate::proto::AppendStreamRequest;
 use crate::proto::append_stream_request::{Open, What};
 
-/// Requests of one stream: the opening, then whatever waits, each time the connection asks.
+/// The requests of one stream: first the opening, then the waiting records each time the connection polls.
 pub(super) struct Outbox {
     shared: Arc<Shared>,
     generation: u64,

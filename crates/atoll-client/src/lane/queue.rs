@@ -1,4 +1,4 @@
-//! The records of a lane, in order: those that wait, those that are sent and unanswered. No I/O.
+//! The queue of a lane: its records in order, those that wait and those that are sent but unanswered. It does no I/O.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -12,83 +12,84 @@ use crate::error::{Error, Failure, is_worth_retrying};
 use crate::proto::append_stream_reply::{Failed, Outcome};
 use crate::proto::{Happened, Records};
 
-/// Most records and payload bytes of a message that this client makes; one long record may exceed the bytes.
+/// The maximum number of records and payload bytes in a message of this client. A single long record may exceed the bytes.
 const MESSAGE_RECORDS: usize = 1024;
 const MESSAGE_BYTES: usize = 256 * 1024;
-/// Unanswered messages on a stream. Batches form behind a full stream; nothing waits on an idle one.
+/// The maximum number of unanswered messages on a stream. Batches form while the stream is full; a record is not delayed on an idle
+/// stream.
 const MESSAGES_UNANSWERED: usize = 16;
 
-/// One record on its way.
+/// A record in the lane.
 #[derive(Debug)]
 struct Op {
-    /// Its name, with the client's: the same for every attempt.
+    /// Together with the client id, the name of the record. It is the same for every attempt.
     seq: u64,
     payload: Bytes,
     units: usize,
     deadline: Instant,
-    /// A tail known before the first attempt; none before that.
+    /// A tail that was known before the first attempt. None before that attempt.
     floor: Option<u64>,
-    /// An attempt may have worked.
+    /// Whether an earlier attempt may have succeeded.
     doubtful: bool,
-    /// None once the caller was told.
+    /// None once the caller has its outcome.
     to: Option<oneshot::Sender<Settled>>,
 }
 
 impl Op {
-    /// The record was sent once, and no caller waits for the outcome any more: there is no further attempt. A record whose caller went away
-    /// before the first attempt is sent all the same.
+    /// Returns true if there is no further attempt, because the record was sent at least once and no caller waits for the outcome
+    /// any more. A record is sent once even if its caller has gone away.
     fn is_over(&self) -> bool {
         self.floor.is_some() && self.to.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 }
 
-/// What follows from a change of the queue, to be done outside of its lock.
+/// The work that a change of the queue leaves to be done outside its lock.
 #[derive(Debug, Default)]
 pub(super) struct Aftermath {
-    /// Callers to notify, with their outcomes.
+    /// Callers to notify, with the outcomes of their records.
     pub(super) told: Vec<(oneshot::Sender<Settled>, Settled)>,
-    /// Room that records gave back by leaving.
+    /// The room that settled records have released.
     pub(super) units: usize,
-    /// The stream can send.
+    /// Wakes the stream, which can send.
     pub(super) outbox: Option<Waker>,
 }
 
-/// The stream is not the present one any more.
+/// The error for a stream that is no longer the current one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StreamOver;
 
-/// What an outcome means for the stream it came on.
+/// The consequence of an outcome for the stream on which it arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settlement {
-    /// Nothing.
+    /// There is none.
     Fine,
-    /// This node cannot do it now: everything unsettled goes elsewhere.
+    /// This node cannot append the records now. Everything unsettled must be sent to another node.
     GoElsewhere(Failure),
-    /// The server broke the protocol.
+    /// The server violated the protocol.
     Nonsense(&'static str),
 }
 
-/// The records. Sequences grow strictly from the front of `sent` through `waiting`.
+/// The queue. Sequence numbers are strictly ascending from the front of `sent` to the end of `waiting`.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     last_seq: u64,
     waiting: VecDeque<Op>,
-    /// A message each; its records are consecutive.
+    /// The unanswered messages. The records of each message are consecutive.
     sent: VecDeque<Vec<Op>>,
-    /// The highest tail that any reply let us conclude. None before the first reply.
+    /// The highest tail that follows from any reply. None before the first reply.
     known_tail: Option<u64>,
-    /// Which stream may take records; grows with each.
+    /// The number of the stream that may take records. It rises when a stream begins or ends.
     generation: u64,
     streaming: bool,
     outbox: Option<Waker>,
-    /// When the oldest unanswered message, or the opening, became so.
+    /// Since when the node has to answer the oldest message, or the opening of the stream.
     busy_since: Option<Instant>,
     closing: bool,
     aftermath: Aftermath,
 }
 
 impl Queue {
-    /// A new record, behind all others. True if the driver must be woken: there is no stream.
+    /// Adds a record at the end. Returns true if the driver must be woken because there is no stream.
     pub(super) fn push(
         &mut self,
         payload: Bytes,
@@ -103,12 +104,12 @@ impl Queue {
         !self.streaming
     }
 
-    /// What was left to do outside of the lock.
+    /// Returns the work that is to be done outside the lock.
     pub(super) fn take_aftermath(&mut self) -> Aftermath {
         std::mem::take(&mut self.aftermath)
     }
 
-    /// No more records will come.
+    /// Records that no more records will be added.
     pub(super) fn close(&mut self) {
         self.closing = true;
     }
@@ -117,27 +118,27 @@ impl Queue {
         self.closing && self.is_idle()
     }
 
-    /// Nothing waits and nothing is unanswered.
+    /// Returns true if no record waits and none is unanswered.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.sent.is_empty()
     }
 
-    /// The highest tail that any reply let us conclude; None before the first.
+    /// Returns the highest tail that follows from any reply. None before the first reply.
     pub(super) fn known_tail(&self) -> Option<u64> {
         self.known_tail
     }
 
-    /// Since when the node owes an answer.
+    /// Returns since when the node has to answer. None if it does not have to.
     pub(super) fn busy_since(&self) -> Option<Instant> {
         self.busy_since
     }
 
-    /// Payload bytes that are sent and unanswered.
+    /// Returns the payload bytes that are sent but unanswered.
     pub(super) fn unanswered_bytes(&self) -> usize {
         self.sent.iter().flatten().map(|op| op.payload.len()).sum()
     }
 
-    /// A new stream; its number.
+    /// Begins a stream and returns its number.
     pub(super) fn begin_stream(&mut self, now: Instant) -> u64 {
         debug_assert!(self.sent.is_empty(), "the last stream was ended");
         self.generation += 1;
@@ -146,7 +147,7 @@ impl Queue {
         self.generation
     }
 
-    /// The server let the stream begin.
+    /// Records that the server has opened the stream.
     pub(super) fn opened(&mut self, known_tail: u64) {
         self.known_tail = self.known_tail.max(Some(known_tail));
         if self.sent.is_empty() {
@@ -155,8 +156,8 @@ impl Queue {
         self.wake_outbox();
     }
 
-    /// The stream is over: the records that it had not settled go to the front of the waiting ones, in the same order. `not_taken`: the
-    /// server said that records without an answer did not happen.
+    /// Ends the stream. Its unsettled records move to the front of the waiting ones, in the same order. `not_taken`: the records
+    /// without an answer certainly did not happen.
     pub(super) fn end_stream(&mut self, not_taken: bool) {
         self.generation += 1;
         self.streaming = false;
@@ -164,14 +165,14 @@ impl Queue {
         self.take_back(|op| {
             op.doubtful |= !not_taken;
             if !op.doubtful {
-                // The record counts as never sent: it need not be searched for.
+                // The record counts as never sent, so the log need not be searched for it.
                 op.floor = None;
             }
         });
         self.wake_outbox();
     }
 
-    /// Moves everything sent to the front of the waiting records, except for records whose outcome no caller waits for any more.
+    /// Moves all sent records to the front of the waiting ones, except those whose outcome no caller waits for any more.
     fn take_back(&mut self, mark: impl Fn(&mut Op)) {
         while let Some(message) = self.sent.pop_back() {
             for mut op in message.into_iter().rev() {
@@ -189,14 +190,15 @@ impl Queue {
         }
     }
 
-    /// A record leaves without telling its caller.
+    /// Drops a record whose caller has gone away, and releases its room.
     fn forget(&mut self, op: Op) {
         if op.to.is_some() {
             self.aftermath.units += op.units;
         }
     }
 
-    /// A record leaves, or stays only to be counted: its caller is told.
+    /// Answers the caller of a record, and releases the record's room. The record may stay in the queue until its message is
+    /// answered.
     fn tell(aftermath: &mut Aftermath, op: &mut Op, outcome: Settled) {
         if let Some(to) = op.to.take() {
             aftermath.told.push((to, outcome));
@@ -204,7 +206,8 @@ impl Queue {
         }
     }
 
-    /// The next message for stream `generation`; None if there is none now (the waker is kept), Err if the stream is over.
+    /// Returns the next message for stream `generation`. None if there is none now; the waker is then kept. An error if the stream
+    /// has ended.
     pub(super) fn next_message(
         &mut self,
         generation: u64,
@@ -214,7 +217,7 @@ impl Queue {
         if generation != self.generation {
             return Err(StreamOver);
         }
-        // Without a tail there is no floor, and without a floor a record could not be sent a second time.
+        // Without a known tail, the records would have no floor, and a record without a floor could not be sent a second time.
         let message = match self.known_tail {
             Some(tail) if self.sent.len() < MESSAGES_UNANSWERED => self.take_message(tail),
             _ => None,
@@ -230,8 +233,8 @@ impl Queue {
         Ok(Some(records))
     }
 
-    /// Takes a run of consecutive records off the front, all on their first attempt or all on a further one: only the
-    /// latter carry a floor and are searched for.
+    /// Removes a run of consecutive records from the front. They are either all on their first attempt or all on a later one,
+    /// because only the latter carry a floor and are searched for.
     fn take_message(&mut self, tail: u64) -> Option<(Records, Vec<Op>)> {
         let mut message: Vec<Op> = Vec::new();
         let mut records = Records::default();
@@ -264,7 +267,7 @@ impl Queue {
         if message.is_empty() { None } else { Some((records, message)) }
     }
 
-    /// The outcome of the oldest unanswered message.
+    /// Settles the oldest unanswered message.
     pub(super) fn settle(&mut self, outcome: Outcome, now: Instant) -> Settlement {
         let Some(message) = self.sent.pop_front() else {
             return Settlement::Nonsense("an outcome for no message");
@@ -296,7 +299,7 @@ impl Queue {
         if is_worth_retrying(reason) {
             self.take_back(|op| op.doubtful = true);
             for mut op in message.into_iter().rev() {
-                // The outcome of this attempt is known; earlier doubt remains.
+                // Whether this attempt took effect may be known, but doubt about earlier attempts remains.
                 op.doubtful |= !certain;
                 self.put_back(op);
             }
@@ -318,7 +321,7 @@ impl Queue {
         self.wake_outbox();
     }
 
-    /// Tells the callers whose deadline has passed. Deadlines grow with the sequence.
+    /// Answers the callers whose deadline has passed. Deadlines ascend with the sequence numbers.
     pub(super) fn expire(&mut self, now: Instant, why: &Failure) {
         for op in self.sent.iter_mut().flatten() {
             if op.deadline > now {
@@ -336,7 +339,7 @@ impl Queue {
         }
     }
 
-    /// No node serves a lane like this one: tells all callers.
+    /// Answers the callers of all waiting records, because no node accepts this lane.
     pub(super) fn refuse(&mut self, happened: crate::error::Outcome, why: &Failure) {
         while let Some(mut op) = self.waiting.pop_front() {
             let outcome = match happened == crate::error::Outcome::No && !op.doubtful {

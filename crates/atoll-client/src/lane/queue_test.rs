@@ -9,7 +9,7 @@ use super::*;
 use crate::proto::Reason;
 use crate::proto::Run;
 
-/// A queue, the outcomes of its records, and the stream that it has.
+/// A queue, the outcomes of its records, and its current stream.
 struct Bench {
     queue: Queue,
     outcomes: Vec<Receiver<Settled>>,
@@ -18,7 +18,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// With `n` records, and a stream that was opened at this tail.
+    /// Returns a queue with `n` records and a stream that was opened at this tail.
     fn with(n: usize, tail: u64) -> Self {
         let now = Instant::now();
         let mut bench = Bench { queue: Queue::default(), outcomes: Vec::new(), now, generation: 0 };
@@ -60,7 +60,7 @@ impl Bench {
         verdict
     }
 
-    /// What [`super::super::Shared::update`] does; the room given back.
+    /// Notifies the callers, as [`super::super::Shared::update`] does. Returns the released room.
     fn tell(&mut self) -> usize {
         let after = self.queue.take_aftermath();
         for (to, outcome) in after.told {
@@ -172,7 +172,7 @@ fn passing_trouble_sends_everything_behind_it_again_in_order() {
         seqs.extend((message.first_seq..).take(message.payloads.len()));
     }
     assert_eq!(seqs, [1, 2, 3]);
-    // Of the first nothing is in doubt, of the second everything.
+    // The first record certainly did not happen. The outcome of the second one is unknown.
     b.queue.end_stream(true);
     let all = b.now + Duration::from_secs(60);
     b.queue.expire(all, &failure());

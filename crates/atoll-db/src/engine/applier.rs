@@ -1,4 +1,4 @@
-//! Takes entries in and gives answers out; commits what it has applied to the store in larger batches.
+//! Applies entries, answers their callers, and commits the applied changes to the store in larger batches.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::mutants;
 use crate::replica::{EntryOutcome, Halt, Reads, Replica, Stop};
 use crate::store::StoreError;
 
-/// A replica that lacks this many entries is catching up. It is more than are ever under way while a replica keeps pace.
+/// A replica that lacks at least this many entries is catching up. A replica that keeps pace never has so many entries in flight.
 const BEHIND_ENTRIES: u64 = 256;
 
-/// Drives a replica on behalf of a core. One per replica, on one thread.
+/// Drives a replica on behalf of a core. Each replica has one applier, and one thread at a time uses it.
 pub(crate) struct Applier {
     replica: Replica,
     core: Arc<Core>,
@@ -25,23 +25,23 @@ pub(crate) struct Applier {
     commit_above_bytes: usize,
     catch_up_commit_bytes: usize,
     sync_above_bytes: usize,
-    /// Bytes given to the store since it was last told to make everything durable.
+    /// Bytes committed to the store since the last durable commit.
     unsynced_bytes: usize,
     committing: bool,
-    /// The commit under way has failed, and waits to be repeated.
+    /// The current commit has failed and waits for a retry.
     commit_failed: bool,
-    /// A commit that had failed is under way again.
+    /// The retry of a failed commit is under way.
     repeating: bool,
-    /// Everything must be committed once the commit under way is done.
+    /// Everything that is applied must be committed after the current commit.
     commit_wanted: bool,
-    /// Entries that were taken but not applied, because the store currently cannot be read or accepts no more.
+    /// Entries that were accepted but not applied, because the store currently cannot be read or accepts no commits.
     backlog: Vec<Entry>,
     halted: bool,
-    /// Entries below are in the store, or on their way.
+    /// Entries below are in the store or in the current commit.
     set_aside: LogPos,
 }
 
-/// Whether an operation that failed like this is repeated.
+/// Returns true if an operation that failed with this error is retried.
 fn is_retried(error: &StoreError) -> bool {
     error.can_pass() && !mutant(mutants::DB_EVERY_STORE_ERROR_HALTS)
 }
@@ -84,11 +84,11 @@ impl Applier {
         self.core.clone()
     }
 
-    /// Applies consecutive entries, starting at the first one that is not applied yet. It hands over their events, publishes the
-    /// state, and answers their callers, in this order (X19). On a halt, it publishes what was applied before the halt and notifies
-    /// all waiters.
+    /// Applies consecutive entries, starting at the first one that is not applied yet. Sends their events to the doors, publishes
+    /// the state, and answers their callers, in this order (X19). On a halt, publishes the state before the halt and notifies all
+    /// waiters.
     ///
-    /// While the store is short of a resource, the entries are kept in order, and [`Applier::retry`] continues with them.
+    /// While the store is short of a resource, the entries are queued in order, and [`Applier::retry`] continues with them.
     pub(crate) fn apply(&mut self, entries: &[Entry]) {
         if self.halted {
             return;
@@ -102,12 +102,12 @@ impl Applier {
         self.commit_if_large();
     }
 
-    /// Whether entries have to wait until the store works again.
+    /// Returns true if entries have to wait until the store works again.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.halted && (!self.backlog.is_empty() || (self.commit_failed && self.is_overfull()))
     }
 
-    /// Whether so much was applied beside a commit that nothing more may be applied.
+    /// Returns true if the uncommitted changes have grown so large that nothing more may be applied before the current commit ends.
     fn is_overfull(&self) -> bool {
         self.replica.active_bytes() >= self.above_bytes() + self.commit_above_bytes
     }
@@ -125,7 +125,7 @@ impl Applier {
         self.go_on();
     }
 
-    /// Applies as much of the backlog as possible, and reports the store as working once nothing has to be retried.
+    /// Applies as much of the backlog as possible, and reports the store as working if nothing has to be retried.
     pub(crate) fn go_on(&mut self) {
         if self.halted {
             return;
@@ -138,7 +138,8 @@ impl Applier {
         if self.commit_wanted && !self.committing {
             self.commit(false);
         }
-        // A commit that is being repeated may fail again: until it is done, the pause between attempts keeps growing.
+        // A retried commit may fail again. The store counts as failing until the retry succeeds, so the pause between attempts
+        // keeps growing.
         if !self.commit_failed && !self.repeating && !self.is_blocked() {
             self.core.store_works();
         }
@@ -216,7 +217,7 @@ impl Applier {
         }
     }
 
-    /// Events, the view, answers (X19).
+    /// Sends the events to the doors, publishes the view, and answers the callers, in this order (X19).
     fn show(&mut self, answers: Vec<Answer>) {
         let late = mutant(mutants::DB_VIEW_BEFORE_EVENTS);
         let withheld = self.core.is_withheld();
@@ -232,8 +233,8 @@ impl Applier {
         }
     }
 
-    /// Sets applied changes aside for a commit once they are large, and adopts finished commits. Waits only if even more has come
-    /// in while a commit was under way.
+    /// Starts a commit once the applied changes are large enough, and adopts finished commits. Waits for the current commit only if
+    /// the changes applied meanwhile exceed a second limit.
     fn commit_if_large(&mut self) {
         if self.halted {
             return;
@@ -242,7 +243,7 @@ impl Applier {
         if self.replica.active_bytes() < self.above_bytes() {
             return;
         }
-        // This bounds memory: what is applied, what is being committed, and what was committed last each take about as much.
+        // This bounds the memory: the applied changes, the current commit and the last commit each take about this much.
         if self.committing && self.is_overfull() {
             self.adopt(true);
         }
@@ -253,7 +254,7 @@ impl Applier {
         }
     }
 
-    /// Applied changes are set aside once they exceed this size.
+    /// Returns the size in bytes at which the applied changes are committed.
     fn above_bytes(&self) -> usize {
         match self.core.known_tail().0.saturating_sub(self.replica.next().0) {
             0..BEHIND_ENTRIES => self.commit_above_bytes,
@@ -269,7 +270,7 @@ impl Applier {
         self.committer.start(job, durable);
     }
 
-    /// Takes note of a commit that is done.
+    /// Handles the outcome of the current commit if it has ended. With `wait`, waits for it.
     pub(crate) fn adopt(&mut self, wait: bool) {
         let Some(outcome) = self.committer.outcome(wait) else { return };
         self.repeating = false;
@@ -307,8 +308,8 @@ impl Applier {
         self.core.halt(halt);
     }
 
-    /// Performs a step of a refill. The last step replaces the state: observers are notified before it is published, and then the
-    /// callers whose commands are in it and whose answers are lost.
+    /// Performs a step of a refill. The last step replaces the state. It notifies the observers before it publishes the state, and
+    /// afterwards the callers whose commands the state includes but whose replies are lost.
     pub(crate) fn refill(&mut self, step: Refill) -> Result<LogPos, StoreError> {
         self.adopt(self.committing);
         let last = matches!(step, Refill::Finish);
@@ -317,13 +318,13 @@ impl Applier {
             return Ok(self.replica.next());
         }
         hit("db.refilled");
-        // They are in the state, or are read again.
+        // The new state includes these entries, or they are read again.
         self.backlog.clear();
         (self.committing, self.commit_failed, self.repeating) = (false, false, false);
         let published = self.replica.reopen(base)?;
         self.replica.tell_restored(&published);
         let below = published.below;
-        // A waiter for the state must find the refill already counted.
+        // The refill is counted before the state is published, so that a waiter for the state sees the count.
         self.core.figures(|f| f.refills += 1);
         self.core.publish(published);
         self.set_aside = below;
@@ -339,8 +340,8 @@ impl Applier {
         Ok(below)
     }
 
-    /// Durably commits everything that is applied, once the commit under way is done; not while that commit has to be repeated.
-    /// With `wait`, waits for both commits; the disk may hang.
+    /// Durably commits everything that is applied, after the current commit. Does nothing while that commit has to be retried. With
+    /// `wait`, waits for both commits, which may take long if the disk hangs.
     pub(crate) fn commit(&mut self, wait: bool) {
         self.adopt(wait && self.committing);
         self.commit_wanted = self.committing;
@@ -357,7 +358,7 @@ impl Applier {
 }
 
 impl Answer {
-    /// `withheld`: answers of this replica must not be relied on.
+    /// Answers the callers. `withheld`: the replies of this replica cannot be relied on.
     fn give(self, core: &Core, withheld: bool) {
         let (position, time_ms) = (self.position, self.time_ms);
         let op = self.waiting.op;
@@ -373,7 +374,7 @@ impl Answer {
                     caller.complete(Ok(Applied { position, index, time_ms, reply }));
                 }
             }
-            // A first copy would have answered them: this replica did not see it.
+            // The first copy would have answered them, but this replica did not apply it: its state came from a peer.
             EntryOutcome::Copy => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Skipped(position)));

@@ -1,5 +1,6 @@
-//! Decides whether a replica may show the state that its store held at startup: only once that state was compared with a peer's
-//! (`transfer/inquiry.rs` does that; docs/decisions/0013-compared-before-it-serves.md).
+//! Decides whether a replica may show the state that its store held at startup. It may do so only once that state has been compared
+//! with the state of a peer (by `transfer/inquiry.rs`; see docs/decisions/0013-compared-before-it-serves.md), or the time for that
+//! has passed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,11 +12,11 @@ use atoll_core::{Completer, NodeId, Ticket, ticket};
 
 use crate::replica::HashAt;
 
-/// The number of positions at which this replica remembers its hash while it is compared: many more than it applies while a peer
+/// The number of positions for which this replica keeps its hash during the comparison. It applies far fewer entries while a peer
 /// answers.
 const TRAIL: usize = 16 * 1024;
 
-/// The outcome of the comparison after the start.
+/// The outcome of the start check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
     /// There was nothing to compare: the store was empty, or this replica is the only one.
@@ -24,14 +25,14 @@ pub enum Checked {
     Agrees {
         /// The peer.
         peer: NodeId,
-        /// Of entries below.
+        /// Both states include all entries below this position.
         below: LogPos,
     },
-    /// This replica was wrong, or the log no longer has the entries that it lacked: it gets the state of a peer.
+    /// The state was replaced with that of a peer: it was wrong, or the log no longer had the entries that it lacked.
     Refilled,
-    /// A peer has a different state, and it cannot be decided which one is right.
+    /// A peer has a different state, and it is impossible to decide which one is right.
     Undecided,
-    /// No peer could be asked, or none answered in time: this replica serves what it has.
+    /// No peer could be asked, or none answered in time. This replica serves the state that it has.
     Unanswered,
 }
 
@@ -49,20 +50,20 @@ impl fmt::Display for Checked {
     }
 }
 
-/// What this replica has for the position of a peer.
+/// This replica's hash at the position of a peer, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mine {
-    /// This hash.
+    /// The hash.
     Hash(u128),
-    /// It is not there yet.
+    /// The replica has not reached the position yet.
     NotYet,
-    /// The replica was at that position before it was started, or too long ago.
+    /// The hash is not kept: the replica passed the position before it was started, or too long ago.
     Past,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Its hashes at the most recent positions that it reached, in ascending order; kept only while the replica is compared.
+    /// The hashes at the most recent positions that the replica reached, in ascending order. Kept only during the comparison.
     trail: VecDeque<HashAt>,
     now: Option<HashAt>,
     outcome: Option<Checked>,
@@ -81,8 +82,8 @@ impl Check {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the check: the replica has this state and does not show it until [`Check::end`]. Must be called before the first
-    /// read.
+    /// Starts the check of the state with the hash `now`. The replica does not show its state until [`Check::end`]. Must be called
+    /// before the first read.
     pub(crate) fn begin(&self, now: HashAt) {
         let mut inner = self.lock();
         inner.trail = VecDeque::from([now]);
@@ -90,12 +91,12 @@ impl Check {
         self.under_way.store(true, Ordering::Release);
     }
 
-    /// True while nothing of this replica may be shown for this reason.
+    /// Returns true while the check is under way. The state must not be shown meanwhile.
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way.load(Ordering::Acquire)
     }
 
-    /// The replica was at these positions, one after the other, and is at `now`.
+    /// Records the positions that the replica has passed, in order, and its current one, `now`.
     pub(crate) fn passed(&self, trail: Vec<HashAt>, now: HashAt) {
         let mut inner = self.lock();
         inner.now = Some(now);
@@ -106,12 +107,12 @@ impl Check {
         }
     }
 
-    /// Where the replica is.
+    /// Returns the current position of the replica and its hash there.
     pub(crate) fn now(&self) -> Option<HashAt> {
         self.lock().now
     }
 
-    /// Its hash of entries below a position.
+    /// Returns the hash of the state that includes all entries below `below`.
     pub(crate) fn at(&self, below: LogPos) -> Mine {
         let inner = self.lock();
         match inner.trail.binary_search_by_key(&below, |at| at.below) {
@@ -136,7 +137,7 @@ impl Check {
         waiting.into_iter().for_each(|done| done.complete(()));
     }
 
-    /// Completes when the check has ended.
+    /// Completes when the check has ended, or immediately if none is under way.
     pub(crate) fn wait(&self) -> Ticket<()> {
         let mut inner = self.lock();
         if !self.is_under_way() {
@@ -148,13 +149,13 @@ impl Check {
         wait
     }
 
-    /// None: it is under way.
+    /// Returns the outcome, or None while the check is under way.
     pub(crate) fn outcome(&self) -> Option<Checked> {
         self.lock().outcome.clone()
     }
 
-    /// True if this replica was itself compared, was refilled, or began empty: its hash then outweighs that of a replica that was
-    /// just started.
+    /// Returns true if this replica was itself compared successfully, was refilled, or began empty. Its hash then outweighs that of
+    /// a replica that was just started.
     pub(crate) fn vouches(&self) -> bool {
         matches!(self.lock().outcome, Some(Checked::Nothing | Checked::Agrees { .. } | Checked::Refilled))
     }

@@ -1,17 +1,17 @@
-//! The time that this node writes into its entries (contracts X29). The log's time follows the proposers' clocks and never goes
-//! back, so a single clock that is far ahead would advance it for good. A proposer therefore compares its clock with those of the
-//! other members before every entry.
+//! Determines the time that this node writes into its entries (contracts X29). The log's time follows the proposers' clocks and
+//! never goes back, so a single clock that is far ahead would advance it permanently. A proposer therefore compares its clock with
+//! those of the other members before every entry.
 //!
 //! | what the other members report | what the entry carries |
 //! | --- | --- |
 //! | there are none, or none of their programs reports a clock | this node's clock |
 //! | at least half of their clocks are at most [`Options::clock_ahead_at_most`](super::Options) behind this one | this node's clock |
 //! | more than half are further behind | nothing is proposed: [`ClockAhead`] |
-//! | no member is heard | for [`LISTEN`] after the start the node waits; then time advances at the pace of its monotonic clock |
+//! | no clock that counts is known | the node waits for [`LISTEN`] after its start; then time advances with its monotonic clock |
 //!
-//! A clock that is so far behind that it cannot have agreed to the log's own time is not counted. The node with the earliest of the
-//! counted clocks may therefore always propose. None of this is evaluated where entries are applied: every replica takes the time
-//! that the entry carries.
+//! A clock does not count if it is so far behind that it cannot have agreed to the log's own time. The node with the earliest of
+//! the clocks that count can therefore always propose. A clock that does not advance the log's time is not compared at all.
+//! Replicas do not repeat these checks when they apply an entry: each takes the time that the entry carries.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,32 +24,33 @@ use crate::mutants;
 
 use super::Clock;
 
-/// For this long after its start, a node that has heard no clock proposes nothing: peers that are up report theirs as soon as they
-/// connect.
+/// For this long after its start, a node that has heard no clock waits before it proposes. Peers that are up report their clocks as
+/// soon as they connect.
 const LISTEN: Duration = Duration::from_secs(2);
 
 /// The wall clocks of the other members, as this node last heard them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerClocks {
-    /// Of those that are up, what each shows now, milliseconds since the Unix epoch.
+    /// The clock of each member that is up, as of now, in milliseconds since the Unix epoch.
     pub told: Vec<(NodeId, u64)>,
-    /// How many are up but report no clock, because their program does not support it.
+    /// The number of members that are up but report no clock, because their program does not support it.
     pub untold: usize,
-    /// How many are not heard.
+    /// The number of members from which nothing is heard.
     pub silent: usize,
 }
 
-/// Reports the clocks of the other members.
+/// Returns the clocks of the other members.
 pub type HearClocks = Arc<dyn Fn() -> PeerClocks + Send + Sync>;
 
-/// The clock of a node is further ahead of the other members' than is allowed: it proposes nothing until one of them is set.
+/// The clock of a node is further ahead of the other members' clocks than is allowed. The node proposes nothing until a clock is
+/// corrected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockAhead {
     /// The node.
     pub node: NodeId,
-    /// How far its clock is ahead of each of `of`, at least, in milliseconds.
+    /// Its clock is at least this far ahead of the clock of each member in `of`, in milliseconds.
     pub ahead_ms: u64,
-    /// How far it may be, in milliseconds.
+    /// The allowed difference, in milliseconds.
     pub allowed_ms: u64,
     /// The members that it is ahead of.
     pub of: Vec<NodeId>,
@@ -70,7 +71,7 @@ impl fmt::Display for ClockAhead {
     }
 }
 
-/// What the other members say of a clock.
+/// The result of the comparison with the other members' clocks.
 #[derive(Debug, PartialEq, Eq)]
 enum ClockCheck {
     Agreed,
@@ -84,12 +85,12 @@ enum ClockCheck {
 
 fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> ClockCheck {
     let nobody = peers.told.is_empty() && peers.untold == 0 && peers.silent == 0;
-    // A time that does not move the log does no harm.
+    // A time that does not advance the log's time does no harm.
     if nobody || own_ms <= log_ms {
         return ClockCheck::Agreed;
     }
-    // The log's time may be ahead of a right clock by the allowed difference, and a right clock may be behind another one by as
-    // much.
+    // The log's time may be ahead of a correct clock by the allowed difference, and a correct clock may be behind another correct
+    // one by the same amount.
     let counts = |ms: u64| ms.saturating_add(allowed_ms.saturating_mul(2)) >= log_ms;
     let witnesses: Vec<_> = peers.told.iter().filter(|(_, ms)| counts(*ms)).collect();
     if witnesses.is_empty() {
@@ -109,17 +110,18 @@ fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> Clock
 pub(super) enum Reading {
     /// This time, in milliseconds since the Unix epoch.
     At(u64),
-    /// Not known yet; ask again soon.
+    /// The time is not known yet; ask again soon.
     Listening,
     /// This node's clock is refused.
     Ahead(ClockAhead),
 }
 
-/// A time that others have agreed to, or the log's at the start, and when that was on the monotonic clock.
+/// The last time that the other members' clocks agreed to (at first, the log's time), and the reading of the monotonic clock at
+/// that moment.
 #[derive(Clone, Copy)]
 struct Agreed {
     time_ms: u64,
-    /// None before the first reading: a node that is being put together has no monotonic clock yet.
+    /// None before the first reading, because the monotonic clock cannot be read while the node is being built.
     at: Option<Tick>,
     started: Option<Tick>,
 }
@@ -128,7 +130,7 @@ struct Agreed {
 pub(super) struct CheckedClock {
     env: Env,
     clock: Clock,
-    /// None: there are no other replicas.
+    /// None if there are no other replicas.
     peers: Option<HearClocks>,
     allowed_ms: u64,
     agreed: Mutex<Agreed>,
@@ -139,7 +141,7 @@ fn millis(of: Duration) -> u64 {
 }
 
 impl CheckedClock {
-    /// `log_ms`: the log's time, as far as this node has it.
+    /// `log_ms`: the log's time, as far as this node knows it.
     pub(super) fn new(
         env: Env,
         clock: Clock,
@@ -151,7 +153,7 @@ impl CheckedClock {
         CheckedClock { env, clock, peers, allowed_ms: millis(allowed), agreed }
     }
 
-    /// What an entry may say now, if the log's time is `log_ms`.
+    /// Returns the time that an entry may carry now, if the log's time is `log_ms`.
     pub(super) fn read(&self, log_ms: u64) -> Reading {
         let own_ms = (self.clock)();
         let Some(peers) = self.peers.as_ref().filter(|_| !mutant(mutants::DB_CLOCK_UNCHECKED)) else {

@@ -7,9 +7,9 @@ use super::*;
 
 const MINUTE: u64 = 60_000;
 const ALLOWED: u64 = 10 * MINUTE;
-/// Some day.
+/// An arbitrary day, in milliseconds since the Unix epoch.
 const TODAY: u64 = 1_800_000_000_000;
-/// What a clock shows that jumped.
+/// The time of a clock that has jumped 70 years ahead.
 const FAR: u64 = TODAY + 70 * 365 * 24 * 60 * MINUTE;
 
 fn told(clocks: &[u64]) -> PeerClocks {
@@ -61,7 +61,7 @@ fn a_cluster_that_was_off_for_long_goes_on() {
 fn a_clock_that_is_behind_the_log_accuses_nobody() {
     assert_eq!(verdict(TODAY, TODAY - MINUTE, &[0, 0]), ClockCheck::Unheard);
     assert_eq!(verdict(TODAY, TODAY - MINUTE, &[0, TODAY]), ClockCheck::Agreed);
-    // A right clock stays a witness when the log is as far ahead as is allowed.
+    // A correct clock still counts when the log's time is ahead by as much as is allowed.
     assert!(is_ahead(TODAY + 2 * ALLOWED, TODAY + ALLOWED, &[TODAY, TODAY - MINUTE]));
 }
 
@@ -95,7 +95,7 @@ fn programs_without_clocks_are_not_asked() {
     assert_eq!(judge(FAR, TODAY, &peers, ALLOWED), ClockCheck::Agreed);
 }
 
-/// A clock of node 1 whose peers and times the test sets.
+/// The clock of node 1. The test sets its time and the clocks of its peers.
 struct Bench {
     core: NodeCore,
     own: Arc<AtomicU64>,
@@ -144,7 +144,7 @@ fn a_node_that_hears_nobody_listens_and_then_keeps_the_pace_of_the_log() {
     assert_eq!(bench.clock.read(TODAY + 3000), Reading::At(TODAY + 63_000));
 }
 
-/// Its monotonic clock begins anywhere, and shows nothing before the first turn.
+/// The monotonic clock starts at an arbitrary value and cannot be read before the first turn.
 #[test]
 fn time_before_the_first_reading_does_not_count() {
     let mut bench = Bench::new(FAR, TODAY, silent());

@@ -1,4 +1,4 @@
-//! Writes to the store: in the caller's thread, or in a separate thread while the replica goes on (X17, X18).
+//! Commits to the store: in the caller's thread, or in a separate thread while the replica continues to apply entries (X17, X18).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -12,23 +12,23 @@ use super::{OpenError, Options};
 use crate::replica::{CommitJob, Ranges, StateRecord};
 use crate::store::{Change, Store, StoreError, StoreSnapshot};
 
-/// A commit that was done.
+/// A commit that succeeded.
 #[derive(Debug)]
 pub(crate) struct Committed {
     pub(crate) base: Arc<dyn StoreSnapshot>,
     /// Entries below are in the store.
     pub(crate) below: LogPos,
-    /// And durable.
+    /// Entries below `below` are also durable.
     pub(crate) durable: bool,
     pub(crate) store_bytes: u64,
 }
 
-/// A commit that failed. If the failure can pass, the job is kept and [`Committer::again`] repeats it.
+/// A commit that failed. The job is kept, and [`Committer::again`] retries it if the error is temporary.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) error: StoreError,
-    /// What the store shows now. The store may have been reopened, and then earlier snapshots cannot be read. None if this is
-    /// unknown.
+    /// The state that the store shows now. The store may have been reopened, which makes earlier snapshots unreadable. None if this
+    /// is unknown.
     pub(crate) base: Option<Arc<dyn StoreSnapshot>>,
 }
 
@@ -42,32 +42,32 @@ pub(crate) enum Refill {
 
 /// Commits one job at a time.
 pub(crate) trait Committer: Send {
-    /// Starts a job. None may be under way, or have failed.
+    /// Starts a job. No job may be under way or wait for a retry.
     fn start(&mut self, job: CommitJob, durable: bool);
-    /// Repeats the job that failed.
+    /// Retries the job that failed.
     fn again(&mut self);
-    /// The outcome of the job under way; with `wait`, waits for it.
+    /// Returns the outcome of the current job, once. None if there is no job or it has not ended. With `wait`, waits for its end.
     fn outcome(&mut self, wait: bool) -> Option<Result<Committed, Failed>>;
-    /// Performs a step of a refill and waits for it. No commit may be under way; the last step drops a commit that failed. Returns
-    /// what the store shows afterwards.
+    /// Performs a step of a refill and waits for it. No commit may be under way. The last step drops a commit that failed. Returns
+    /// a snapshot of the store after the step.
     fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError>;
 }
 
-/// A job that is not done, for as long as it may be repeated.
+/// A job that has not succeeded yet and may have to be retried.
 struct Owed {
     job: CommitJob,
     durable: bool,
-    /// What dividing ranges changed, once that was done.
+    /// The changes from dividing ranges, once they have been divided.
     divided: Option<Vec<Change>>,
 }
 
-/// A store, and the hashes of its ranges, which change with every commit.
+/// A store and the hashes of its ranges, which every commit updates.
 struct Kept {
     store: Box<dyn Store>,
     ranges: Ranges,
     range_keys: u64,
     owed: Option<Owed>,
-    /// Entries below are in the store for sure.
+    /// Entries below are certain to be in the store.
     below: LogPos,
     /// The last operation failed.
     failed: bool,
@@ -85,8 +85,8 @@ impl Kept {
         self.attempt()
     }
 
-    /// Performs the owed job from its beginning: after a failure it is unknown how much of it the store has, and changes may be
-    /// written twice.
+    /// Performs the current job from its beginning. After a failure it is unknown how much of the job the store has; writing a
+    /// change twice is harmless.
     fn attempt(&mut self) -> Result<Committed, Failed> {
         match self.pay() {
             Ok(done) => {
@@ -101,7 +101,7 @@ impl Kept {
         }
     }
 
-    /// After a failure the store must have at least what was committed before.
+    /// Reopens the store after a failure and checks that it still has every committed entry.
     fn check_kept(&mut self) -> Result<(), StoreError> {
         self.store.reopen()?;
         let next = StateRecord::read(&*self.store.snapshot())?.next;
@@ -141,7 +141,7 @@ impl Kept {
             Refill::Finish => {
                 self.store.finish_refill()?;
                 self.ranges = Ranges::read(&*self.store.snapshot(), self.range_keys)?;
-                // Of the state that was replaced.
+                // The job belongs to the state that was replaced.
                 self.owed = None;
                 self.below = StateRecord::read(&*self.store.snapshot())?.next;
             }
@@ -157,10 +157,10 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// Over a store.
+    /// Creates a committer for a store.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The store cannot be read.
     pub(crate) fn new(store: Box<dyn Store>, options: &Options) -> Result<Self, StoreError> {
         Ok(Here { kept: Kept::new(store, options.range_keys)?, outcome: None })
     }
@@ -190,9 +190,9 @@ enum Job {
     Refill(Refill, SyncSender<Result<Arc<dyn StoreSnapshot>, StoreError>>),
 }
 
-/// Commits in a thread of its own.
+/// Commits in its own thread.
 pub(crate) struct Aside {
-    /// None once the thread must end.
+    /// None tells the thread to end.
     jobs: Option<SyncSender<Job>>,
     outcomes: Receiver<Result<Committed, Failed>>,
     under_way: bool,
@@ -208,10 +208,10 @@ fn thread_gone() -> StoreError {
 }
 
 impl Aside {
-    /// Starts the thread; `kick` is called when a job is done.
+    /// Starts the thread. It calls `kick` when a commit has ended.
     ///
     /// # Errors
-    /// The system gives no thread, or the store cannot be read.
+    /// The thread cannot be started, or the store cannot be read.
     pub(crate) fn start(
         store: Box<dyn Store>,
         options: &Options,
@@ -285,11 +285,11 @@ impl Committer for Aside {
 }
 
 impl Drop for Aside {
-    /// The store is closed when this returns: its folder may be opened again.
+    /// Waits until the thread has ended and the store is closed. Its folder can then be opened again.
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic was reported by the outcome that it owes.
+            // If it panicked, [`Committer::outcome`] has reported that.
             let _ = thread.join();
         }
     }

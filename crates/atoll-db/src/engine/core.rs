@@ -1,4 +1,4 @@
-//! What all engines of a replica share: the published state, its waiters, and the way to the log.
+//! The state that all engines of a replica share: the published state, its waiters, and the path to the log.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,13 +31,13 @@ pub(crate) struct Proposal {
     pub(crate) command: Bytes,
 }
 
-/// How commands get to the log, and how its tail is found.
+/// Appends commands to the log and finds its tail.
 pub(crate) trait Path: Send + Sync {
     fn propose(&self, core: &Arc<Core>, proposal: Proposal) -> Result<Proposed, Busy>;
     fn barrier(&self, core: &Arc<Core>) -> Ticket<Result<LogPos, BarrierError>>;
-    /// The highest tail that is known here.
+    /// Returns the highest tail that this node knows of.
     fn known_tail(&self) -> LogPos;
-    /// Every replica refused an entry of this node: they will refuse those that follow it under the same name, too.
+    /// Called when every replica has refused an entry of this node. They will also refuse all later entries of the same lane.
     fn refused(&self, op: OpId);
 }
 
@@ -45,72 +45,75 @@ pub(crate) type Caller = Completer<Result<Applied, ProposeError>>;
 
 pub(crate) type Waiting = crowd::Waiting<Caller>;
 
-/// How far a replica is. All positions are the first ones that are *not* covered.
+/// The progress and condition of a replica. Each position is exclusive: it is the first one that is *not* covered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// Entries below are applied and visible.
     pub applied_below: LogPos,
     /// Entries below are committed to the local store.
     pub committed_below: LogPos,
-    /// Entries below survive a loss of power in the local store.
+    /// Entries below survive a power cut in the local store.
     pub durable_below: LogPos,
-    /// The highest tail that this node knows of without asking.
+    /// The highest tail that this node knows of without a tail check.
     pub known_tail: LogPos,
-    /// Commands of this node that are not answered yet.
+    /// Commands of this node that have no answer yet.
     pub waiting_commands: u64,
-    /// Approximate memory of what is applied and not committed.
+    /// Approximate memory, in bytes, of the changes that are applied but not committed.
     pub overlay_bytes: u64,
     /// Approximate size of the local store, in bytes.
     pub store_bytes: u64,
-    /// Entries of the log that do not belong to the database and were skipped.
+    /// Entries of the log that were skipped because they do not belong to the database.
     pub foreign_entries: u64,
     /// Commands applied in this life.
     pub commands: u64,
-    /// Of them, rejected by their application.
+    /// Commands applied in this life that their application rejected.
     pub rejected: u64,
-    /// How often it was refilled from a peer in this life.
+    /// How often the replica was refilled from a peer in this life.
     pub refills: u64,
-    /// A refill that is under way.
+    /// The refill that is under way, if any.
     pub refilling: Option<Refilling>,
-    /// Another replica's state differs, or differed at the last comparison.
+    /// Set if the state of another replica differed at the last comparison.
     pub divergence: Option<Divergence>,
-    /// The result of the last time that the whole store was read again.
+    /// The result of the last scrub of the store.
     pub scrubbed: Option<Scrubbed>,
-    /// Why nothing is read or proposed at this replica until it has the state of a peer; None: all is well.
+    /// Why this replica accepts no reads or proposals until it is refilled from a peer. None if it is not withheld.
     pub withheld: Option<Finding>,
-    /// The outcome of the comparison with peers after the start; None while it is under way.
+    /// The outcome of the start check; None while it is under way.
     pub checked: Option<Checked>,
-    /// The most recent findings of this life; they stay after all is well again.
+    /// The most recent findings of this life. They are kept after the problem is resolved.
     pub found: Vec<Finding>,
     /// The total number of findings in this life.
     pub found_total: u64,
     /// The last problem that kept the replica from reading the log.
     pub trouble: Option<String>,
-    /// What the store is currently short of: the operation that failed is being repeated.
+    /// The resource that the store is currently short of. The failed operation is being retried.
     pub store_trouble: Option<StoreError>,
-    /// Why it applies no more.
+    /// Why the replica has halted, if it has.
     pub halted: Option<Halt>,
-    /// Why it serves nobody, for whatever reason.
+    /// Why the replica is out of service, if it is.
     pub out_of_service: Option<OutOfService>,
 }
 
-/// Why a replica serves nobody although its node is up: other nodes take over what it holds, and do not wait for it.
+/// Why a replica serves nobody although its node is up. Except where a variant says otherwise, other nodes take over its sessions
+/// and do not wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutOfService {
-    /// It applies no more until its node is started again.
+    /// It has halted and applies nothing until its node is restarted.
     Halted(Halt),
-    /// It has something to apply but makes no progress.
+    /// It has entries to apply but makes no progress.
     Stalled {
         /// The first entry that is not applied.
         at: LogPos,
-        /// The error that its store reported, if any: a disk that hangs reports none.
+        /// The error that its store reported. None if the store reported nothing, for example because its disk hangs.
         error: Option<StoreError>,
     },
-    /// It was found to be wrong, and is not refilled yet.
+    /// It was found to be wrong and has not been refilled yet.
     Withheld,
-    /// It was just started, and its state is being compared with that of a peer. It applies what others propose, and is waited for.
+    /// It is in its start check: its state is being compared with that of a peer. It applies the proposals of other nodes, and they
+    /// wait for it.
     Checking,
-    /// Its node's clock is refused. It applies what others propose, and is waited for.
+    /// Its node's clock is far ahead and therefore refused. It applies the proposals of other nodes, and the log's trim waits for
+    /// it.
     ClockAhead(ClockAhead),
 }
 
@@ -133,38 +136,38 @@ impl fmt::Display for OutOfService {
     }
 }
 
-/// A refill that is under way.
+/// The refill that is under way, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refilling {
-    /// The peer.
+    /// The peer that sends its state.
     pub from: NodeId,
-    /// Entries of the log below are in what is fetched.
+    /// Entries of the log below are included in the state that is fetched.
     pub below: LogPos,
-    /// Keys so far.
+    /// Keys received so far.
     pub keys: u64,
-    /// Bytes so far, as they came over the wire.
+    /// Bytes received so far, as counted on the wire.
     pub bytes: u64,
 }
 
-/// Two replicas have different states at the same position, which must never happen.
+/// Two replicas have different states at the same position. This must never happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// The position: of everything below it.
+    /// The position: both hashes cover all entries below it.
     pub below: LogPos,
     /// The hash of this replica.
     pub mine: u128,
-    /// The other one.
+    /// The other replica's node.
     pub peer: NodeId,
-    /// Its hash.
+    /// The hash of the other replica.
     pub theirs: u128,
 }
 
-/// Evidence that a replica's state is not what it must be.
+/// Evidence that a replica's state is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Two replicas differ.
+    /// The states of two replicas differ.
     Differs(Divergence),
-    /// The store of this one does not have what was written to it.
+    /// The store of this replica does not contain what was written to it.
     Rot(Rot),
 }
 
@@ -180,7 +183,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings that are remembered.
+/// The number of findings that are kept.
 const FOUND_AT_MOST: usize = 8;
 
 /// Figures that the applier keeps up to date.
@@ -207,20 +210,20 @@ pub(crate) struct Figures {
 #[derive(Debug, Default)]
 struct State {
     figures: Figures,
-    /// This replica is the one that is wrong: the learner must refill it.
+    /// This replica was found to be wrong, and the learner has not begun to refill it.
     wrong: bool,
-    /// Somebody has requested that the store be read again.
+    /// A scrub of the store has been requested.
     scrub: bool,
     learner: Option<Waker>,
-    /// What the store is short of.
+    /// The error that the store reported and that is being retried.
     store_trouble: Option<StoreError>,
     /// This node's clock is refused.
     clock_ahead: Option<ClockAhead>,
     /// Wakes the procedure that retries the store.
     retrier: Option<Waker>,
-    /// The replica has something to apply but makes no progress from this position.
+    /// The first entry that is not applied, if the replica has entries to apply but makes no progress.
     stalled_at: Option<LogPos>,
-    /// Its store has accepted nothing for a long time.
+    /// The store has accepted no commit for a long time.
     behind: bool,
 }
 
@@ -254,9 +257,10 @@ impl Reached {
         }
     }
 
-    /// The tail is not known.
+    /// Completes a barrier with the error that kept it from finding the tail.
     pub(crate) fn fail(self, error: &LogError) {
-        // A waiter for a position does not ask the log for it. Its ticket is abandoned, which its reader is notified of.
+        // A waiter for a position needs no tail, so this is not called for one. If it were, the dropped completer would notify the
+        // reader.
         if let Reached::Barrier(done) = self {
             done.complete(Err(BarrierError::Log(error.clone())));
         }
@@ -277,10 +281,10 @@ pub(crate) struct Core {
     pub(crate) levels: Levels,
     path: Box<dyn Path>,
     pub(super) crowd: Crowd<Published, Caller, Reached, Halt>,
-    /// This replica was found to be wrong, and is not refilled yet.
+    /// This replica was found to be wrong and has not been refilled yet.
     withheld: AtomicBool,
     state: Mutex<State>,
-    /// Whether it may show what it had when it was started.
+    /// Whether the replica may show the state that it had at startup.
     pub(crate) check: Check,
 }
 
@@ -301,7 +305,7 @@ impl Core {
         if self.is_withheld() {
             return Ok(Ticket::ready(Err(ProposeError::Withheld)));
         }
-        // No caller would be answered, and other nodes are taking over what this replica holds.
+        // The caller would get no answer, and other nodes are taking over this replica's sessions.
         let stalled_at = lock(&self.state).stalled_at;
         if let Some(at) = stalled_at {
             return Ok(Ticket::ready(Err(ProposeError::Stalled(at))));
@@ -320,7 +324,7 @@ impl Core {
         self.crowd.published()
     }
 
-    /// The highest tail that is known here.
+    /// Returns the highest tail that this node knows of.
     pub(crate) fn known_tail(&self) -> LogPos {
         self.path.known_tail()
     }
@@ -329,7 +333,7 @@ impl Core {
         self.crowd.halted()
     }
 
-    /// Why this replica serves nobody, if so.
+    /// Returns why this replica is out of service, if it is.
     pub(crate) fn out_of_service(&self) -> Option<OutOfService> {
         let halted = self.halted();
         self.out_of_service_of(&lock(&self.state), halted)
@@ -340,7 +344,7 @@ impl Core {
         why.or_else(|| self.check.is_under_way().then_some(OutOfService::Checking))
     }
 
-    /// Records that the store failed to do something, which will be retried.
+    /// Records an error of the store and wakes the procedure that retries the operation.
     pub(crate) fn store_fails(&self, error: &StoreError) {
         let retrier = {
             let mut state = lock(&self.state);
@@ -350,17 +354,17 @@ impl Core {
         retrier.into_iter().for_each(Waker::wake);
     }
 
-    /// Records that nothing of the store has to be retried.
+    /// Records that no operation of the store has to be retried.
     pub(crate) fn store_works(&self) {
         lock(&self.state).store_trouble = None;
     }
 
-    /// Whether something of the store has to be retried.
+    /// Returns true if an operation of the store has to be retried. Always false after a halt.
     pub(crate) fn is_store_failing(&self) -> bool {
         self.halted().is_none() && lock(&self.state).store_trouble.is_some()
     }
 
-    /// Ready once something of the store has to be retried.
+    /// Ready once an operation of the store has to be retried.
     pub(crate) fn poll_store_failing(&self, cx: &mut Context<'_>) -> Poll<()> {
         let halted = self.halted().is_some();
         let mut state = lock(&self.state);
@@ -371,8 +375,8 @@ impl Core {
         Poll::Pending
     }
 
-    /// Records this replica's progress as its watch judged it: where it is stalled, and whether its store has accepted nothing for
-    /// long.
+    /// Records what the progress watch found: where this replica is stalled, if it is, and whether its store has accepted no commit
+    /// for a long time.
     pub(crate) fn set_progress(&self, stalled_at: Option<LogPos>, behind: bool) {
         let mut state = lock(&self.state);
         (state.stalled_at, state.behind) = (stalled_at, behind);
@@ -382,7 +386,7 @@ impl Core {
         }
     }
 
-    /// Whether this node's clock is refused.
+    /// Records whether this node's clock is refused, and why.
     pub(crate) fn set_clock(&self, ahead: Option<ClockAhead>) {
         lock(&self.state).clock_ahead = ahead;
     }
@@ -438,7 +442,7 @@ impl Core {
         lock(&self.state).figures.samples.clone()
     }
 
-    /// What this replica reports to its peers.
+    /// Returns the progress and the hashes that this replica reports to its peers.
     pub(crate) fn told(&self) -> ReplicaTold {
         let applied_below = self.crowd.below();
         let state = lock(&self.state);
@@ -450,7 +454,7 @@ impl Core {
         }
     }
 
-    /// Whether peers wait for this replica, as this node announces it.
+    /// Returns what this node announces about whether its peers should wait for this replica.
     pub(crate) fn service(&self) -> ServiceTold {
         let halted = self.halted();
         let state = lock(&self.state);
@@ -458,7 +462,7 @@ impl Core {
         ServiceTold { out_of_service: out, behind: state.behind }
     }
 
-    /// Whether a command would be refused at once, whatever room there is.
+    /// Returns true if a command would be refused immediately, regardless of the available room.
     pub(crate) fn refuses(&self) -> bool {
         self.is_withheld() || lock(&self.state).stalled_at.is_some()
     }
@@ -468,7 +472,7 @@ impl Core {
         self.withheld.load(Ordering::Acquire)
     }
 
-    /// Another replica differs; `wrong`: it is this one that must be refilled.
+    /// Records that another replica's state differs. `wrong`: this replica is the one that must be refilled.
     pub(crate) fn diverged(&self, found: Divergence, wrong: bool) {
         let known = self.figures_of(|f| f.divergence.replace(found.clone()).is_some());
         if !known || wrong {
@@ -476,12 +480,12 @@ impl Core {
         }
     }
 
-    /// All replicas agree where they can be compared.
+    /// Records that all replicas agree wherever they can be compared.
     pub(crate) fn agreed(&self) {
         self.figures(|f| f.divergence = None);
     }
 
-    /// The store was read again; `refill`: if something is wrong, this replica must be refilled.
+    /// Records the result of a scrub. `refill`: this replica must be refilled if the scrub found damage.
     pub(crate) fn scrubbed(&self, scrubbed: Scrubbed, refill: bool) {
         let wrong = scrubbed.wrong.clone();
         self.figures(|f| f.scrubbed = Some(scrubbed));
@@ -490,17 +494,17 @@ impl Core {
         }
     }
 
-    /// Requests that the store be read again soon.
+    /// Requests a scrub of the store at the next patrol.
     pub(crate) fn ask_for_scrub(&self) {
         lock(&self.state).scrub = true;
     }
 
-    /// Whether that was requested since the last call.
+    /// Returns true if a scrub was requested since the last call.
     pub(crate) fn take_scrub(&self) -> bool {
         std::mem::take(&mut lock(&self.state).scrub)
     }
 
-    /// Records a finding. `wrong`: from here on nothing of this replica is shown until it is refilled.
+    /// Records a finding. `wrong`: the replica is withheld until it is refilled.
     fn judged(&self, found: Finding, wrong: bool) {
         let learner = {
             let mut state = lock(&self.state);
@@ -524,7 +528,7 @@ impl Core {
         }
     }
 
-    /// Ready once this replica was found to be wrong, which is then cleared.
+    /// Ready once this replica has been found to be wrong. Clears the request for a refill, but the replica stays withheld.
     pub(crate) fn poll_wrong(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = lock(&self.state);
         if std::mem::take(&mut state.wrong) {
@@ -534,7 +538,7 @@ impl Core {
         Poll::Pending
     }
 
-    /// The state was replaced: what was found wrong with it is past.
+    /// Ends the withholding and the start check: the state has been replaced, so earlier findings no longer apply to it.
     pub(crate) fn forget_wrong(&self) {
         let mut state = lock(&self.state);
         state.wrong = false;
@@ -544,7 +548,8 @@ impl Core {
         self.check.end(Checked::Refilled);
     }
 
-    /// Entries of this node that `is_behind` were applied by others, and their answers are lost.
+    /// Answers the callers of all waiting entries that `is_behind` accepts with [`ProposeError::Skipped`]: the refill has passed
+    /// these entries, so their replies are lost.
     pub(crate) fn skip(&self, below: LogPos, is_behind: impl Fn(OpId) -> bool) {
         for op in self.crowd.ops().into_iter().filter(|op| is_behind(*op)) {
             for caller in self.take_waiting(op).into_iter().flat_map(|w| w.callers) {
@@ -559,7 +564,7 @@ impl Core {
         wait
     }
 
-    /// Completes all these waiters once entries below `below` are visible.
+    /// Completes the waiters once all entries below `below` are visible, or the replica halts.
     pub(crate) fn when_applied(&self, below: LogPos, who: Vec<Reached>) {
         if let Err((who, outcome)) = self.crowd.when_applied(below, who) {
             for one in who {
@@ -574,7 +579,7 @@ impl Core {
         reserved.map_err(|(commands, waiting)| Busy { commands, bytes: waiting, refused_bytes: bytes })
     }
 
-    /// Gives back the room of commands that were answered without ever being sent.
+    /// Returns the room of commands that were answered without having been sent.
     pub(crate) fn release(&self, commands: usize, bytes: usize) {
         self.crowd.release(commands, bytes);
     }
@@ -582,7 +587,7 @@ impl Core {
     /// Registers the callers of an entry of this node that is about to be sent.
     ///
     /// # Errors
-    /// This replica has halted since its commands were taken: the entry must not be sent. Its callers were notified.
+    /// This replica has halted since the commands were accepted. The entry must not be sent; its callers have been answered.
     pub(crate) fn expect(&self, waiting: Waiting) -> Result<(), Halt> {
         self.crowd.expect(waiting).map_err(|(waiting, halt)| {
             hit("db.propose.halted");
@@ -593,17 +598,17 @@ impl Core {
         })
     }
 
-    /// An entry of this node was refused by every replica.
+    /// Notifies the path that every replica has refused an entry of this node.
     pub(crate) fn refused(&self, op: OpId) {
         self.path.refused(op);
     }
 
-    /// Takes the callers of an entry that was reached in the log.
+    /// Removes and returns the callers of an entry that has been read from the log.
     pub(crate) fn take_waiting(&self, op: OpId) -> Option<Waiting> {
         self.crowd.take(op)
     }
 
-    /// Publishes a state for all readers, and answers those that waited for it.
+    /// Publishes a state to all readers and completes those who waited for it.
     pub(crate) fn publish(&self, published: Arc<Published>) {
         let below = published.below;
         for done in self.crowd.publish(published) {
@@ -611,7 +616,7 @@ impl Core {
         }
     }
 
-    /// The replica stops before an entry: all waiters are notified.
+    /// Completes all waiters with the reason why the replica has halted.
     pub(crate) fn halt(&self, halt: &Halt) {
         let (waiting, positions) = self.crowd.halt(halt);
         for caller in waiting.into_iter().flat_map(|w| w.callers) {

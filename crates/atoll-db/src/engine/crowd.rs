@@ -1,5 +1,6 @@
-//! The published state and everybody who waits for the replica: callers of commands, and waiters for a position to be passed. The
-//! applying thread publishes and answers; any thread may wait. Every waiter is answered exactly once, however the replica ends.
+//! The published state, and everyone who waits for the replica: the callers of commands, and the waiters for a position. The
+//! applying thread publishes the state and answers the waiters; any thread may wait. Every waiter is answered exactly once, even if
+//! the replica halts.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,28 +8,28 @@ use atoll_contract::{LogPos, OpId};
 use atoll_core::sync::{Arc, Mutex, lock};
 use atoll_core::wait_list::{Place, WaitList};
 
-/// Callers of an entry's commands.
+/// The callers of the commands of one entry.
 #[derive(Debug)]
 pub(crate) struct Waiting<C> {
     pub(crate) op: OpId,
     pub(crate) callers: Vec<C>,
-    /// The size of their commands.
+    /// The size of their commands in bytes.
     pub(crate) bytes: usize,
 }
 
-/// A state of a replica.
+/// A state of a replica that can be published.
 pub(crate) trait Shown {
-    /// Entries below are in it.
+    /// Returns the first position that the state does not include.
     fn below(&self) -> LogPos;
 }
 
 /// A waiter for a position.
 pub(crate) trait Waits {
-    /// Whether nobody would receive the result any more.
+    /// Returns true if nobody would receive the result any more.
     fn is_abandoned(&self) -> bool;
 }
 
-/// How much may wait for an answer.
+/// Limits on the commands that wait for an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) commands: usize,
@@ -37,22 +38,22 @@ pub(crate) struct Bounds {
 
 struct Inside<C, R, H> {
     halted: Option<H>,
-    /// Entries of this node that are not applied yet, in the order of the log. Bounded by what may wait at the path.
+    /// Entries of this node that are not applied yet, in the order of the log. Bounded, because their commands are.
     waiting: VecDeque<Waiting<C>>,
-    /// Commands that are not answered, on their way or not yet, and their bytes.
+    /// The number of commands without an answer, sent or not, and their size.
     commands: usize,
     bytes: usize,
-    /// Waiters for a position to be passed. Bounded by the callers' tickets.
+    /// Waiters for a position. Bounded by the tickets that callers hold.
     applied: BTreeMap<LogPos, Vec<R>>,
 }
 
-/// See the module documentation. `P` is the state, `C` a caller of a command, `R` a waiter for a position, `H` why the replica
-/// halted.
+/// See the module documentation. `P` is the state, `C` a caller of a command, `R` a waiter for a position, and `H` the reason for a
+/// halt.
 pub(crate) struct Crowd<P, C, R, H> {
     published: Mutex<Arc<P>>,
     inside: Mutex<Inside<C, R, H>>,
     bounds: Bounds,
-    /// Who found no room for a command.
+    /// The waiters for room for a command.
     refused: WaitList,
 }
 
@@ -73,7 +74,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         lock(&self.published).clone()
     }
 
-    /// Entries below are visible.
+    /// Returns the first position that the published state does not include.
     pub(crate) fn below(&self) -> LogPos {
         lock(&self.published).below()
     }
@@ -82,18 +83,18 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         lock(&self.inside).halted.clone()
     }
 
-    /// Commands that wait for an answer.
+    /// Returns the number of commands that wait for an answer.
     pub(crate) fn commands(&self) -> usize {
         lock(&self.inside).commands
     }
 
-    /// Registers waiters to be answered once entries below `below` are visible.
+    /// Registers waiters that are to be answered once all entries below `below` are visible.
     ///
     /// # Errors
-    /// They must be answered now: the waiters, and the answer.
+    /// The waiters must be answered now. Returns them with their answer.
     pub(crate) fn when_applied(&self, below: LogPos, who: Vec<R>) -> Result<(), (Vec<R>, Result<LogPos, H>)> {
         let mut inside = lock(&self.inside);
-        // Under the waiters' lock: whatever is published after this finds them.
+        // The position is read under the waiters' lock, so that any later publication finds the new waiters.
         let now = self.below();
         if now >= below {
             return Err((who, Ok(now)));
@@ -110,7 +111,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
     /// Reserves room for a command that awaits an answer.
     ///
     /// # Errors
-    /// There is no room: the number and the bytes of the commands that wait.
+    /// There is no room. Returns the number and the bytes of the waiting commands.
     pub(crate) fn reserve(&self, bytes: usize) -> Result<(), (usize, usize)> {
         let mut inside = lock(&self.inside);
         if !inside.fits(bytes, self.bounds) {
@@ -120,17 +121,17 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         Ok(())
     }
 
-    /// Whether [`Crowd::reserve`] would find room.
+    /// Returns true if [`Crowd::reserve`] would find room.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         lock(&self.inside).fits(bytes, self.bounds)
     }
 
-    /// A place among those that wait for room for a command of so many bytes.
+    /// Returns a place in the queue of waiters for room, for a command of `bytes` bytes.
     pub(crate) fn place(&self, bytes: usize) -> Place {
         self.refused.place(bytes.min(self.bounds.bytes))
     }
 
-    /// Wakes those that find room now.
+    /// Wakes the waiters for which there is room now.
     pub(crate) fn admit(&self) {
         if self.refused.is_empty() {
             return;
@@ -147,21 +148,21 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         }
     }
 
-    /// Wakes all of them: they will be refused.
+    /// Wakes all waiters for room: their commands will be refused for another reason.
     pub(crate) fn admit_all(&self) {
         self.refused.admit(usize::MAX);
     }
 
-    /// Gives back the room of commands that were answered without ever being sent.
+    /// Returns the room of commands that were answered without having been sent.
     pub(crate) fn release(&self, commands: usize, bytes: usize) {
         lock(&self.inside).gone(commands, bytes);
         self.admit();
     }
 
-    /// An entry of this node is about to leave.
+    /// Registers the callers of an entry of this node that is about to be sent.
     ///
     /// # Errors
-    /// The replica has halted and will not see the entry: it must not be sent, and its callers must be notified.
+    /// The replica has halted and will not apply the entry. The entry must not be sent, and its callers must be answered.
     pub(crate) fn expect(&self, waiting: Waiting<C>) -> Result<(), (Waiting<C>, H)> {
         let mut inside = lock(&self.inside);
         if let Some(halt) = inside.halted.clone() {
@@ -174,7 +175,8 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         Ok(())
     }
 
-    /// The callers of an entry that came by in the log. Entries come in the order of their proposals, but some may never come.
+    /// Removes and returns the callers of an entry that was read from the log. Entries arrive in the order of their proposals, but
+    /// some may never arrive.
     pub(crate) fn take(&self, op: OpId) -> Option<Waiting<C>> {
         let mut inside = lock(&self.inside);
         let place = inside.waiting.iter().position(|w| w.op == op)?;
@@ -185,12 +187,12 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         Some(waiting)
     }
 
-    /// The entries that are waited for.
+    /// Returns the entries whose callers are waiting.
     pub(crate) fn ops(&self) -> Vec<OpId> {
         lock(&self.inside).waiting.iter().map(|w| w.op).collect()
     }
 
-    /// Publishes a state for all readers; returns those that waited for it.
+    /// Publishes a state to all readers. Returns the waiters that it satisfies.
     pub(crate) fn publish(&self, published: Arc<P>) -> impl Iterator<Item = R> + use<P, C, R, H> {
         let below = published.below();
         let mut inside = lock(&self.inside);
@@ -198,12 +200,12 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         let later = inside.applied.split_off(&below.plus(1));
         let passed = std::mem::replace(&mut inside.applied, later);
         drop(inside);
-        // Dropping the last reference to an old state may free a lot.
+        // Dropping the last reference to an old state may free much memory, so it happens outside the locks.
         drop(old);
         passed.into_values().flatten()
     }
 
-    /// The replica stops before an entry. Returns the waiters for entries and the waiters for positions.
+    /// Records that the replica has halted. Returns the waiters for entries and the waiters for positions, which must be answered.
     pub(crate) fn halt(&self, halt: &H) -> (VecDeque<Waiting<C>>, impl Iterator<Item = R> + use<P, C, R, H>) {
         let mut inside = lock(&self.inside);
         inside.halted = Some(halt.clone());
@@ -219,7 +221,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
 }
 
 impl<C, R, H> Inside<C, R, H> {
-    /// A command that is larger than the room is accepted when nothing else waits.
+    /// A command that is larger than the limit is accepted if nothing else is waiting.
     fn fits(&self, bytes: usize, bounds: Bounds) -> bool {
         self.commands < bounds.commands && (self.commands == 0 || self.bytes + bytes <= bounds.bytes)
     }

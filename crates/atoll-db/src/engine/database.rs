@@ -1,4 +1,4 @@
-//! A replica put together over a log: opened, started, closed.
+//! Builds a replica on a log: opens, starts and closes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,52 +23,54 @@ use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{OwnerError, Store, StoreError};
 use crate::transfer::{Inquiry, Patrol, Shelf, Source};
 
-/// The wall clock, milliseconds since the Unix epoch. It may jump; what is applied never goes back, nor far ahead of the others' clocks.
+/// The wall clock, in milliseconds since the Unix epoch. It may jump. The time of the log nevertheless never goes back, nor far
+/// ahead of the other nodes' clocks.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Where commands are applied.
+/// The threads that apply commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// In the node's own thread: in the simulator.
+    /// The node's own thread applies and commits, as in the simulator.
     None,
-    /// In a thread of its own, and commits in another.
+    /// One thread applies, and another one commits.
     Own,
 }
 
-/// What a replica stands on.
+/// The environment that a replica is opened in.
 pub struct Ground {
     /// The node's executor.
     pub env: Env,
-    /// The log, which is made if there is none.
+    /// The log. It is created if it does not exist.
     pub log: Arc<VirtualLog>,
     /// The local store.
     pub store: Box<dyn Store>,
     /// The wall clock.
     pub clock: Clock,
-    /// The other replicas; None for one that stands alone, whose log is never trimmed.
+    /// The other replicas. None for a standalone replica, whose log is never trimmed.
     pub cluster: Option<Cluster>,
-    /// Where commands are applied.
+    /// The threads that apply commands.
     pub threads: Threads,
-    /// Settings.
+    /// The settings of the engine.
     pub options: Options,
 }
 
-/// The other replicas, as this one sees them.
+/// The replica's access to the other replicas.
 #[derive(Clone)]
 pub struct Cluster {
-    /// Who they are and who is up.
+    /// The members, and which of them are up.
     pub directory: Arc<dyn Directory>,
-    /// Where the replica's role, which answers the others, finds it.
+    /// The shelf through which the server role, which answers the other replicas, finds this replica.
     pub shelf: Shelf,
-    /// Notified whether this replica is out of service, at first and whenever that changes: the other nodes must learn of it (X26).
+    /// Called with whether this replica is out of service, once at first and then at every change, so that the other nodes learn of
+    /// it (X26).
     pub out_of_service: Arc<dyn Fn(bool) + Send + Sync>,
-    /// What their clocks show.
+    /// The clocks of the other members.
     pub clocks: HearClocks,
 }
 
 impl Cluster {
-    /// The other members that have a replica, up or not. A member that only keeps entries has none: asking it or waiting for it is
-    /// useless.
+    /// Returns the other members that have a replica, up or not. A member that has only the role `log` has no replica, so it is
+    /// useless to ask it or wait for it.
     pub(crate) fn peers(&self, me: NodeId) -> Vec<Candidate> {
         let mut members = self.directory.candidates();
         members.retain(|c| c.node != me && (c.meta || c.sequencer));
@@ -82,16 +84,16 @@ impl fmt::Debug for Ground {
     }
 }
 
-/// Why a database was not opened. Nothing was changed.
+/// Why a database was not opened. The store was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store is another's.
+    /// The store belongs to another owner.
     #[error(transparent)]
     Owner(#[from] OwnerError),
-    /// The system gives no thread.
+    /// A thread could not be started.
     #[error("starting threads: {0}")]
     Threads(#[from] std::io::Error),
 }
@@ -113,12 +115,12 @@ impl fmt::Debug for Database {
 }
 
 impl Database {
-    /// Opens the state that the store has and starts the replica: from here on it proposes, follows the log, and applies. An older
-    /// state is shown only once it was compared with that of a peer ([`Engine::checked`]), and it may be behind the log: a barrier
-    /// finds out.
+    /// Opens the state in the store and starts the replica, which then proposes, follows the log, and applies its entries. A state
+    /// that the store already had is shown only after it has been compared with that of a peer ([`Engine::checked`]). It may be
+    /// behind the log; a barrier waits until it is not.
     ///
     /// # Errors
-    /// The store cannot be read, or there are no threads.
+    /// The store cannot be read, or a thread could not be started.
     pub fn open(apps: Applications, ground: Ground) -> Result<Database, OpenError> {
         let Ground { env, log, store, clock, cluster, threads, options } = ground;
         let (replica, published) = Replica::open(apps, env.levels().reads(), store.snapshot())?;
@@ -165,18 +167,18 @@ impl Database {
         Ok(db)
     }
 
-    /// The engine of an application that was added before.
+    /// Returns the engine of an application that was added to the [`Applications`] of this database.
     pub fn engine<A: Application>(&self, slot: &Slot<A>) -> Engine<A> {
         Engine::new(self.core.clone(), slot.clone())
     }
 
-    /// How far this replica is.
+    /// Returns the progress and condition of this replica.
     pub fn health(&self) -> Health {
         self.core.health()
     }
 
-    /// Entries below this position are on the disk of this replica's store, so the log may lose them as long as the disk survives.
-    /// Zero if the state is in memory.
+    /// Returns the position below which all entries are durable in this replica's store. The log may lose these entries as long as
+    /// the store's disk survives. Zero if the store is in memory.
     pub fn held_below(&self) -> LogPos {
         match self.core.published().layers.base.is_in_memory() {
             true => LogPos::ZERO,
@@ -184,18 +186,18 @@ impl Database {
         }
     }
 
-    /// Hashes of the state of this replica, see [`Engine::hashes`].
+    /// Returns state hashes of this replica; see [`Engine::hashes`].
     pub fn hashes(&self) -> Vec<HashAt> {
         self.core.samples()
     }
 
-    /// Requests that the store be read again as a whole at the next patrol, and not only when that is due. [`Health::scrubbed`]
-    /// shows the result. It has no effect on a replica that was opened without a cluster.
+    /// Requests a scrub of the store at the next patrol, even if none is due. [`Health::scrubbed`] shows the result. Has no effect
+    /// on a replica that was opened without a cluster.
     pub fn scrub(&self) {
         self.core.ask_for_scrub();
     }
 
-    /// Why this replica applies no more, if so.
+    /// Returns why this replica has halted, if it has.
     pub fn halted(&self) -> Option<Halt> {
         self.core.halted()
     }
@@ -205,8 +207,9 @@ impl Database {
         self.core.out_of_service()
     }
 
-    /// Durably commits what is applied and stops applying. For a clean stop: the next start has nothing to replay. The store's
-    /// folder can be opened again once the engines and their views are dropped, too.
+    /// Durably commits everything that is applied, and stops applying. The ticket completes when both are done. After such a clean
+    /// stop, the next start has nothing to replay. The store's folder can be opened again once all engines and views are dropped,
+    /// too.
     pub fn close(&self) -> Ticket<()> {
         self.feed(|feed| feed.close())
     }

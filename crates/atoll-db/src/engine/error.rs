@@ -1,4 +1,4 @@
-//! What can go wrong, and whether it happened.
+//! The errors of proposals and barriers. Each one says whether the operation happened.
 
 use atoll_contract::LogPos;
 use atoll_log::{LogAppendError, LogError};
@@ -7,63 +7,64 @@ use super::ClockAhead;
 use crate::entry::MAX_COMMAND_BYTES;
 use crate::replica::Halt;
 
-/// As many commands wait as may: nothing was taken.
+/// The limit of waiting commands is reached. The command was not accepted and did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{commands} commands of {bytes} bytes wait at this node, which is the most; not proposed")]
 pub struct Busy {
     /// Commands that were waiting.
     pub commands: usize,
-    /// Their bytes.
+    /// The total size of these commands in bytes.
     pub bytes: usize,
-    /// Bytes of the command that was not taken: the room to wait for (see [`super::Engine::room`]).
+    /// The size of the refused command in bytes, which is the room to wait for with [`super::Engine::room`].
     pub refused_bytes: usize,
 }
 
-/// Why a proposal has no reply.
+/// Why a proposal got no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
-    /// It did not happen.
+    /// It did not happen: the command is too long.
     #[error("a command has {bytes} bytes; at most {MAX_COMMAND_BYTES} are allowed")]
     TooLarge {
-        /// Its length.
+        /// The length of the command.
         bytes: usize,
     },
-    /// It did not happen, and will not.
+    /// It did not happen and never will: the log did not append it.
     #[error("not proposed: {0}")]
     NotProposed(LogError),
-    /// It did not happen, and will not: an earlier command of this node was lost, and order would be broken. Propose it again.
+    /// It did not happen and never will: an earlier command of this node was lost, and applying this one would break their order.
+    /// It can be proposed again.
     #[error("refused, since an earlier command of this node was lost; it did not happen")]
     Refused,
-    /// It did not happen, and will not: this replica applies no more.
+    /// It did not happen and never will: this replica has halted.
     #[error("not proposed: this replica stopped: {0}")]
     Stopped(Halt),
-    /// It did not happen, and will not: this replica was found to be wrong.
+    /// It did not happen and never will: this replica was found to be wrong.
     #[error(
         "not proposed: this replica was found to be wrong and fetches the state from a peer; go on at another node"
     )]
     Withheld,
-    /// It did not happen, and will not: this replica makes no progress.
+    /// It did not happen and never will: this replica makes no progress.
     #[error("not proposed: this replica gets no further than log position {0}; go on at another node")]
     Stalled(LogPos),
-    /// It did not happen, and will not: the time that it would have is not to be believed.
+    /// It did not happen and never will: the clock of this node, whose time the entry would carry, is far ahead.
     #[error("not proposed: {0}")]
     ClockAhead(ClockAhead),
-    /// It may have happened, or may yet.
+    /// Unknown: it may have happened, or may still happen.
     #[error("unknown outcome: {0}")]
     Unknown(LogAppendError),
-    /// It was appended, and whether it has an effect depends on what becomes of the log: this replica stopped in front of it.
+    /// Unknown: it was sent to the log, but this replica halted before it could apply it. Other replicas may apply it.
     #[error("unknown outcome: this replica stopped: {0}")]
     Halted(Halt),
-    /// It may be in the log; this replica has skipped over it by a snapshot, and the answer is lost.
+    /// Unknown: this replica was refilled from a state snapshot that may include the command, so its reply is lost.
     #[error("unknown outcome: this replica was refilled from a snapshot at log position {0}")]
     Skipped(LogPos),
-    /// It was applied here, after this replica was found to be wrong: the answer is not to be relied on.
+    /// Unknown: it was applied here after this replica was found to be wrong, so its reply cannot be relied on.
     #[error("unknown outcome: this replica was found to be wrong and fetches the state from a peer")]
     Doubtful,
 }
 
 impl ProposeError {
-    /// True if the command surely did not happen and never will.
+    /// Returns true if the command certainly did not happen and never will.
     pub fn did_not_happen(&self) -> bool {
         match self {
             ProposeError::TooLarge { .. }
@@ -81,13 +82,13 @@ impl ProposeError {
     }
 }
 
-/// Why a barrier was not reached. Nothing was changed.
+/// Why a barrier was not reached. A barrier changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BarrierError {
-    /// The tail of the log could not be found.
+    /// The tail check of the log failed.
     #[error("the tail of the log is not known: {0}")]
     Log(#[from] LogError),
-    /// The replica does not get there.
+    /// The replica halted before it reached the barrier.
     #[error(transparent)]
     Stopped(#[from] Stopped),
     /// This replica was found to be wrong.
@@ -95,7 +96,7 @@ pub enum BarrierError {
     Withheld,
 }
 
-/// The replica applies no more.
+/// The replica has halted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this replica stopped: {0}")]
 pub struct Stopped(pub Halt);

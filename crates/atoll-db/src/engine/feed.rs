@@ -1,7 +1,7 @@
-//! How entries get from the node's executor to the applier: by a call (in the simulator), or through a bounded queue to a separate
-//! thread, which may wait for the disk while the node must not. When that thread is idle, the node's thread itself applies small
-//! batches that need nothing but memory: waking the other thread takes longer, and the answer has to come back to the node's thread
-//! anyway.
+//! Passes entries from the node's executor to the applier: by a call (in the simulator), or through a bounded queue to a separate
+//! thread. That thread may wait for the disk; the node's thread must not. When the other thread is idle, the node's thread itself
+//! applies small batches that need no disk access. This takes less time than waking the other thread, and the answers have to
+//! return to the node's thread anyway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,30 +16,30 @@ use super::inlet;
 use crate::replica::Halt;
 use crate::store::StoreError;
 
-/// Most bytes of entries that the node's thread applies itself. More: sockets wait longer. Fewer: the other thread is woken more
-/// often.
+/// The maximum number of bytes of entries that the node's thread applies itself. If this is larger, sockets wait longer. If it is
+/// smaller, the other thread is woken more often.
 const HERE_BYTES: usize = 16 * 1024;
-/// How many batches the node's thread does not try to apply after it could not.
+/// After the node's thread has failed to apply a batch, it leaves this many batches to the other thread.
 const SKIP: u32 = 32;
 
 /// See the module documentation.
 pub(crate) trait Feed: Send {
-    /// Hands entries over. With a ticket: hand over no more until it is completed.
+    /// Hands over entries. If it returns a ticket, the caller must wait for it before it hands over more.
     fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>>;
-    /// Commit what there is, durably.
+    /// Starts a durable commit of everything that is applied.
     fn commit(&mut self);
-    /// Does a step of a refill; after the last one the replica has the state that it was filled with.
+    /// Performs a step of a refill. The last step replaces the replica's state.
     fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>>;
-    /// Repeats what the store could not do.
+    /// Retries the operations of the store that failed.
     fn retry(&mut self);
-    /// Commits what there is and ends; done when the ticket is.
+    /// Durably commits everything that is applied and ends the applier. The ticket completes when both are done.
     fn close(&mut self) -> Ticket<()>;
 }
 
-/// By a call.
+/// Applies entries in the caller's thread.
 pub(crate) struct Direct {
     applier: Applier,
-    /// Completed once the store works again.
+    /// Completed when the applier can take entries again.
     room: Option<Completer<()>>,
 }
 
@@ -88,9 +88,9 @@ impl Feed for Direct {
     }
 }
 
-/// A step of a refill, and its waiter.
+/// A step of a refill and its waiter.
 type Step = (Refill, Completer<Result<LogPos, StoreError>>);
-/// What the feeder, the applying thread and the committing thread share.
+/// The queue that the feeder, the applying thread and the committing thread share.
 pub(crate) type Inlet = inlet::Inlet<Vec<Entry>, Step>;
 type Work = inlet::Work<Vec<Entry>, Step>;
 
@@ -98,7 +98,7 @@ fn size_bytes(entries: &[Entry]) -> usize {
     entries.iter().map(|e| e.payload.len()).sum()
 }
 
-/// Notifies all waiters when the thread ends, perhaps because of a broken invariant.
+/// Ends the inlet when the thread ends. After a panic, halts the replica first, so that all waiters are notified.
 struct Fuse(Arc<Core>, Arc<Inlet>);
 
 impl Drop for Fuse {
@@ -110,19 +110,19 @@ impl Drop for Fuse {
     }
 }
 
-/// The applier, which one thread at a time uses; None once it is closed or broken.
+/// The applier, used by one thread at a time. None once it is closed or has panicked.
 type Shared = Arc<Mutex<Option<Applier>>>;
 
-/// Through a queue.
+/// Passes entries through a queue to a separate thread.
 pub(crate) struct Queued {
     inlet: Arc<Inlet>,
     applier: Shared,
     core: Arc<Core>,
-    /// How many more times the node's thread does not try to apply by itself, because it recently could not.
+    /// The number of batches that the node's thread still leaves to the other thread, because it recently failed to apply one.
     skip: u32,
 }
 
-/// Performs one piece of work; false if it was the last one.
+/// Performs one piece of work. Returns false if it was the last one.
 fn work_on(applier: &Shared, inlet: &Inlet, work: Work) -> bool {
     let mut slot = applier.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(it) = slot.as_mut() else { return false };
@@ -162,7 +162,7 @@ impl Queued {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The thread cannot be started.
     pub(crate) fn start(inlet: Arc<Inlet>, applier: Applier) -> std::io::Result<Self> {
         let core = applier.core();
         let applier = Arc::new(Mutex::new(Some(applier)));
@@ -175,7 +175,8 @@ impl Queued {
         Ok(Queued { inlet, applier, core, skip: 0 })
     }
 
-    /// Applies entries in the caller's thread, as far as possible without waiting for anything; returns how many.
+    /// Applies entries in the caller's thread as far as possible without waiting. Returns how many of them need no further
+    /// handling.
     fn apply_here(&mut self, entries: &[Entry]) -> usize {
         if self.skip > 0 {
             self.skip -= 1;
@@ -193,7 +194,7 @@ impl Queued {
                 }
                 done
             }
-            // As in the other thread: the replica is at its end, the node is not.
+            // As in the other thread, a panic halts the replica but not the node.
             Err(_) => {
                 *slot = None;
                 self.core.halt(&Halt::Broken { at: self.core.published().below });

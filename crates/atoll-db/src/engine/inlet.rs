@@ -7,7 +7,7 @@ use atoll_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use atoll_core::{Completer, Ticket, ticket};
 
 struct Inbox<E, R> {
-    /// With their bytes.
+    /// The queued entries, each with its size in bytes.
     entries: VecDeque<(E, usize)>,
     bytes: usize,
     /// Waiters for room.
@@ -17,14 +17,14 @@ struct Inbox<E, R> {
     refills: VecDeque<R>,
     /// The applying thread has taken work that it has not finished.
     busy: bool,
-    /// A commit is done.
+    /// A commit has ended.
     kicked: bool,
     /// The applying thread takes no entries until the store works again.
     blocked: bool,
     close: Option<Completer<()>>,
     /// The feeder is gone.
     orphaned: bool,
-    /// The applying thread has ended: all waiters are woken with an error, and no more entries are accepted.
+    /// The applying thread has ended: all tickets are abandoned, and no more work is accepted.
     ended: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Inlet<E, R> {
     max_bytes: usize,
 }
 
-/// What the applying thread is to do next.
+/// The next piece of work for the applying thread.
 pub(crate) enum Work<E, R> {
     Entries(E),
     Adopt,
@@ -47,7 +47,7 @@ pub(crate) enum Work<E, R> {
 }
 
 impl<E, R> Inlet<E, R> {
-    /// Once this many bytes wait, the feeder must pause.
+    /// `max_bytes`: once this many bytes of entries are queued, the feeder must pause.
     pub(crate) fn new(max_bytes: usize) -> Self {
         let inbox = Inbox {
             entries: VecDeque::new(),
@@ -70,11 +70,11 @@ impl<E, R> Inlet<E, R> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whatever is handed over after the applying thread has gone is dropped, together with its waiter.
+    /// Changes the inbox and wakes the applying thread. Once that thread has ended, drops `how`, which abandons the ticket in it.
     fn change(&self, how: impl FnOnce(&mut Inbox<E, R>)) {
         let mut inbox = self.lock();
         if inbox.ended {
-            // Unlock before `how` is dropped: a waiter woken by the drop may come here.
+            // Unlock before `how` is dropped, because a waiter that the drop wakes may call this.
             return drop(inbox);
         }
         how(&mut inbox);
@@ -82,7 +82,8 @@ impl<E, R> Inlet<E, R> {
         self.bell.notify_one();
     }
 
-    /// Hands entries over. With a ticket: hand over no more until it is completed; if it is abandoned, never again.
+    /// Hands over entries. If it returns a ticket, the feeder must wait for it before it hands over more. If the ticket is
+    /// abandoned, the applier has ended.
     pub(crate) fn entries(&self, entries: E, bytes: usize) -> Option<Ticket<()>> {
         let mut inbox = self.lock();
         if inbox.ended {
@@ -119,12 +120,12 @@ impl<E, R> Inlet<E, R> {
         wait
     }
 
-    /// A commit is done: the applier takes note.
+    /// Notifies the applying thread that a commit has ended.
     pub(crate) fn kick(&self) {
         self.change(|inbox| inbox.kicked = true);
     }
 
-    /// The feeder is gone.
+    /// Notifies the applying thread that the feeder is gone.
     pub(crate) fn orphan(&self) {
         self.change(|inbox| inbox.orphaned = true);
     }
@@ -133,7 +134,7 @@ impl<E, R> Inlet<E, R> {
         self.lock().blocked = blocked;
     }
 
-    /// The applier, if no entry or step that was handed over is still to be applied. For the feeder.
+    /// Returns the applier for use in the feeder's thread. None if it is in use, or if entries or steps of a refill are queued.
     pub(crate) fn take_over<'a, A>(&self, applier: &'a Mutex<A>) -> Option<MutexGuard<'a, A>> {
         let idle = {
             let inbox = self.lock();
@@ -142,7 +143,7 @@ impl<E, R> Inlet<E, R> {
         if idle { applier.try_lock().ok() } else { None }
     }
 
-    /// The state was replaced: queued entries were read for the previous state. Those that the new one lacks are read again.
+    /// Drops the queued entries after the state was replaced. The feeder reads those that the new state lacks again.
     pub(crate) fn forget_entries(&self) {
         let room = {
             let mut inbox = self.lock();
@@ -153,7 +154,7 @@ impl<E, R> Inlet<E, R> {
         room.into_iter().for_each(|waits| waits.complete(()));
     }
 
-    /// The applying thread is gone.
+    /// Records that the applying thread has ended, drops its queue, and abandons all tickets.
     pub(crate) fn end(&self) {
         let left = {
             let mut inbox = self.lock();
@@ -164,11 +165,11 @@ impl<E, R> Inlet<E, R> {
         drop(left);
     }
 
-    /// Waits for work.
+    /// Waits for the next piece of work. For the applying thread.
     pub(crate) fn next(&self) -> Work<E, R> {
         let mut inbox = self.lock();
         loop {
-            // Until this asks again, unless it goes to sleep.
+            // The thread counts as busy until it calls this again or sleeps.
             inbox.busy = true;
             if !inbox.blocked
                 && let Some((entries, bytes)) = inbox.entries.pop_front()

@@ -1,5 +1,5 @@
-//! The way out of the log: reads entries as they arrive and hands them to the applier. Entries that the log no longer has are
-//! fetched from a peer.
+//! Reads entries from the log as they arrive and hands them to the applier. If the log no longer has the next entry, the replica is
+//! refilled from a peer.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -17,20 +17,20 @@ use super::database::Database;
 use crate::store::StoreError;
 use crate::transfer;
 
-/// Wait before the log, or another peer, is tried again.
+/// The pause before the next attempt to read the log or to ask another peer.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the learner waited for.
+/// The event that ended a wait of the learner.
 enum Came {
     Entries(Result<LogRead, LogReadError>),
-    /// Nothing, for a while.
+    /// No entry for a while, although some applied entries may not be committed.
     Nothing,
-    /// Other replicas say that this one is wrong.
+    /// This replica was found to be wrong, by a comparison with its peers or by a scrub.
     Wrong,
 }
 
 impl Database {
-    /// Follows the log forever.
+    /// Follows the log from `from` on, until the replica halts or its applier ends.
     pub(super) async fn learn(self, from: LogPos) {
         self.to.settled().await;
         let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
@@ -89,7 +89,7 @@ impl Database {
     }
 
     async fn trouble(&self, error: LogReadError) {
-        // A log that is not there yet is being made.
+        // A log that does not exist yet is being created.
         if error != LogReadError::Log(LogError::NoSuchLog) {
             self.note(error.to_string());
         }
@@ -104,7 +104,8 @@ impl Database {
         self.to.env.sleep(self.to.env.jitter(PAUSE)).await;
     }
 
-    /// Replaces the state with that of a peer, which must include the entries below `at_least`; tries one peer after the other.
+    /// Replaces the state with that of a peer. That state must include all entries below `at_least`. Tries the peers in turn until
+    /// one succeeds.
     async fn refill(&self, at_least: LogPos, reader: &mut atoll_log::virtual_log::Reader) {
         let mut turn = self.to.env.random() as usize;
         loop {
@@ -127,7 +128,7 @@ impl Database {
         }
     }
 
-    /// The other replicas that are believed to be up.
+    /// Returns the nodes of the other replicas that count as up.
     fn peers(&self) -> Vec<NodeId> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         let peers = cluster.peers(self.to.env.node()).into_iter();

@@ -4,62 +4,64 @@ use std::time::Duration;
 
 use super::crowd::Bounds;
 
-/// None affects how an entry is applied, so they may differ between nodes.
+/// Settings of an engine. None of them affects how an entry is applied, so they may differ between nodes. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Most bytes of commands in one log entry, unless a single command is longer. Too small: more entries. Too large: an entry
-    /// takes longer on the wire than a sync takes on disk.
+    /// The maximum size of the commands in one log entry, unless a single command is longer. Too small: more entries. Too large: an
+    /// entry takes longer on the wire than a sync takes on the disk.
     pub max_entry_bytes: usize,
-    /// Most commands in one log entry.
+    /// The maximum number of commands in one log entry.
     pub max_entry_commands: usize,
-    /// Most entries of this node on their way into the log. Too small: the log waits for round trips. Too large: entries stay small.
+    /// The maximum number of this node's entries in flight to the log. Too small: the log waits for round trips. Too large: entries
+    /// stay small.
     pub max_inflight_entries: usize,
-    /// Most commands of this node that are not answered; beyond it proposals are refused as busy.
+    /// The maximum number of this node's commands that wait for an answer. Beyond it, proposals are refused as busy.
     pub max_waiting_commands: usize,
-    /// Most bytes of such commands.
+    /// The maximum total size of these commands.
     pub max_waiting_bytes: usize,
-    /// Applied changes are set aside for a commit once they take more than this. Too small: a key that is written often is written
-    /// to the store often. Too large: memory, and a longer replay after a crash.
+    /// Applied changes are committed once they exceed this size. Too small: a key that changes often is written to the store often.
+    /// Too large: more memory, and a longer replay after a crash.
     pub commit_above_bytes: usize,
-    /// The same limit while this replica is far behind the log, as after a crash: nobody waits for the changes to be durable, and
-    /// fewer batches are less work for the store. Too large: memory.
+    /// The same limit while this replica is far behind the log, as after a crash. Nobody waits for these changes to be durable, and
+    /// fewer batches are less work for the store. Too large: more memory.
     pub catch_up_commit_bytes: usize,
-    /// The store is synced after this many bytes of commits, in addition to at every patrol. Too small: syncs compete with those of
-    /// the log. Too large: many bytes at once, for which the log's own writes wait.
+    /// The store is synced after this many bytes of commits, and at every patrol. Too small: its syncs compete with those of the
+    /// log. Too large: a sync writes so much at once that the log's own writes wait.
     pub sync_above_bytes: usize,
-    /// A node whose clock is further ahead than this of more than half of the other members' clocks proposes nothing. Too small:
-    /// clocks that are only slightly wrong cost a node its writes. Too large: one wrong clock makes nodes with a time to live be
-    /// deleted early by as much, and holds timestamps still for as long.
+    /// A node proposes nothing while its clock is further ahead than this of more than half of the other members' clocks. Too
+    /// small: a slightly wrong clock stops a node from writing. Too large: one wrong clock causes data with a time to live to be
+    /// deleted early by up to this time, and timestamps to stand still for as long.
     pub clock_ahead_at_most: Duration,
-    /// Bytes of entries that are read at once.
+    /// The maximum size of the entries that one read of the log returns.
     pub read_bytes: usize,
-    /// Bytes of entries that were read and are not applied; beyond it nothing is read.
+    /// The maximum size of the entries that were read but are not applied. Beyond it, nothing more is read.
     pub max_unapplied_bytes: usize,
-    /// A replica that has had nothing to apply for this long durably commits what it has.
+    /// A replica that has had nothing to apply for this long durably commits everything that it has applied.
     pub idle_after: Duration,
-    /// A replica that has something to apply but makes no progress for this long is out of service: other nodes take over what it
-    /// holds. Too small: a short wait for the disk moves sessions. Too large: the locks of dead clients stay for longer.
+    /// A replica that has entries to apply but makes no progress for this long is out of service: other nodes take over its
+    /// sessions. Too small: a short wait for the disk moves sessions. Too large: the locks of dead clients are held longer.
     pub stalled_after: Duration,
-    /// A replica whose store accepts nothing for this long is not waited for when the log is trimmed; it may have to fetch the
-    /// state from a peer. Too small: it often has to. Too large: the log grows on the disks of the others.
+    /// If the store of a replica accepts no commit for this long beyond two patrols, the trim of the log does not wait for the
+    /// replica, which may then need a refill. Too small: refills are frequent. Too large: the log grows on the disks of the other
+    /// nodes.
     pub waited_for: Duration,
-    /// A replica that is started with an older state serves nobody until a peer has reported the hash of its own state, but for no
-    /// longer than this. Too small: it serves without having been compared. Too large: a node whose peers are all away serves
-    /// nobody for so long.
+    /// A replica that starts with an existing state serves nobody until a peer has reported the hash of its own state. If no peer
+    /// has answered after this time, it serves anyway. Too small: it serves without having been compared. Too large: a node whose
+    /// peers are all down serves nobody for this long.
     pub answers_within: Duration,
-    /// The longest time for which the store is read before the replica serves; a scrub reads the rest afterwards. Too small:
-    /// alterations in the store are found late. Too large: a node with a large state serves nobody for so long after its start.
+    /// The maximum time for which the store is read before the replica serves. A scrub reads the rest afterwards. Too small: damage
+    /// to the store is found late. Too large: a node with a large state serves nobody for this long after its start.
     pub read_within: Duration,
-    /// How often replicas commit durably, compare their hashes, and trim the log. Too small: syncs and messages. Too large: a
-    /// difference is found late, and the log is longer.
+    /// The interval at which replicas commit durably, compare their hashes, and trim the log. Too small: many syncs and messages.
+    /// Too large: a difference is found late, and the log is longer.
     pub patrol_every: Duration,
-    /// How often the store is read again as a whole. Too small: the disk is busy with it. Too large: rot is found late.
+    /// The interval between scrubs of the store. Too small: the disk is busy with scrubs. Too large: rot is found late.
     pub scrub_every: Duration,
-    /// A scrub names what is wrong by ranges of about this many keys, if there are few keys in total; with many keys the ranges are
-    /// larger. Too small: every commit writes many hashes of ranges. Too large: a range says little.
+    /// A scrub reports damage in ranges of about this many keys; in a store with very many keys the ranges are larger. Too small:
+    /// every commit writes many hashes of ranges. Too large: a report says little about the place of the damage.
     pub range_keys: u64,
-    /// Entries of the log that are kept although all replicas have them. Too small: a node that was away for a short time fetches
-    /// the whole state. Too large: disk.
+    /// The number of log entries that are kept although all replicas have them. Too small: a node that was away for a short time
+    /// needs a refill. Too large: more disk space.
     pub keep_entries: u64,
 }
 
@@ -91,7 +93,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How much may wait for an answer.
+    /// Returns the limits on the commands that wait for an answer.
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds { commands: self.max_waiting_commands, bytes: self.max_waiting_bytes }
     }

@@ -1,5 +1,5 @@
-//! Watches whether the replica makes progress: failed operations of its store are retried, and a replica that makes no progress is
-//! out of service. The judgement rests on progress itself and not on errors, because a disk that hangs reports none.
+//! Retries failed operations of the store, and puts a replica that makes no progress out of service. The decision depends on the
+//! progress and not on errors, because a disk that hangs reports no error.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::OutOfService;
 use super::clock::Reading;
 use super::database::Database;
 
-/// Wait before the store is asked again, at first and at most.
+/// The first and the longest pause between two attempts of the store.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often progress is judged.
+/// The interval between two checks of the progress.
 const JUDGED_EVERY: Duration = Duration::from_millis(250);
 /// If the time between two checks exceeds this many intervals, the node itself was paused. Such a check does not count against the
 /// replica.
 const LATE: u32 = 4;
 
-/// The time since which a figure that should rise has not risen.
+/// A figure that should rise, and the time since which it has not risen.
 #[derive(Clone, Copy)]
 struct Rise {
     seen: LogPos,
@@ -37,7 +37,7 @@ impl Rise {
 }
 
 impl Database {
-    /// Retries the store, at growing intervals, for as long as something of it has to be repeated. Runs until the node ends.
+    /// Retries failed operations of the store, at growing intervals, until they succeed. Runs until the node ends.
     pub(super) async fn retry(self) {
         loop {
             poll_fn(|cx| self.core.poll_store_failing(cx)).await;
@@ -51,7 +51,8 @@ impl Database {
         }
     }
 
-    /// Periodically judges whether this replica makes progress. Runs until the node ends.
+    /// Periodically checks whether this replica makes progress, and reports when it goes out of service or returns. Runs until the
+    /// node ends.
     pub(super) async fn watch_progress(self) {
         let env = self.to.env.clone();
         let mut last = env.now();
@@ -77,14 +78,14 @@ impl Database {
             }
             let stalled = now.since(applied.since) >= self.options.stalled_after;
             let at = stalled.then_some(health.applied_below);
-            // Every patrol makes durable what is applied.
+            // Every patrol commits durably.
             let behind = now.since(stored.since) >= self.options.patrol_every * 2 + self.options.waited_for;
             self.core.set_progress(at, behind);
             self.core.set_clock(match self.to.clock.read(self.core.published().time_ms) {
                 Reading::Ahead(ahead) => Some(ahead),
                 Reading::At(_) | Reading::Listening => None,
             });
-            // A start takes only a moment, so no other node has to take over because of it.
+            // A start check takes only seconds, so other nodes need not take over this replica's sessions.
             let out = self.core.out_of_service().is_some_and(|why| why != OutOfService::Checking);
             if let Some(cluster) = self.cluster.as_ref().filter(|_| told != Some(out)) {
                 (cluster.out_of_service)(out);

@@ -1,8 +1,8 @@
-//! The way into the log: all waiting commands go into one entry, a few entries are under way, and nothing waits when the log is
-//! idle (contracts §3).
+//! Appends commands to the log. All waiting commands form one entry, a few entries are in flight at a time, and a command is not
+//! delayed while the log is idle (contracts §3).
 //!
-//! The entries of one proposer are numbered without gaps. When one of them fails, every replica would refuse the entries that
-//! follow it, so the node goes on as a new proposer.
+//! The entries of one client id are numbered without gaps. If the append of one of them fails, every replica refuses the later
+//! ones, so the node continues under a new client id.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -25,15 +25,15 @@ use super::{BarrierError, Busy, Options, ProposeError, Proposed};
 use crate::entry::{EntryBuilder, Header};
 use crate::mutants;
 
-/// Wait before the log is looked for again.
+/// The pause before the next attempt to find the log, its tail, the cluster's level, or the other members' clocks.
 const LOG_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(Proposal, Caller)>,
-    /// Of the procedure that sends them.
+    /// Wakes the procedure that sends the waiting commands.
     waker: Option<Waker>,
-    /// This proposer's entries are refused: go on as a new proposer.
+    /// The client id whose entries are refused. The sender must continue under a new one.
     refused: Option<ClientId>,
 }
 
@@ -43,7 +43,7 @@ struct Barriers {
     running: bool,
 }
 
-/// What proposals and barriers share. See the module documentation.
+/// The state that proposals and barriers share; see the module documentation.
 pub(crate) struct ToLog {
     pub(crate) env: Env,
     pub(crate) log: Arc<VirtualLog>,
@@ -53,7 +53,7 @@ pub(crate) struct ToLog {
     barriers: Mutex<Barriers>,
 }
 
-/// The part of it that a core uses.
+/// The interface through which a core uses [`ToLog`].
 pub(crate) struct LogPath(pub(crate) Arc<ToLog>);
 
 impl ToLog {
@@ -61,25 +61,26 @@ impl ToLog {
         ToLog { env, log, clock, options, queue: Mutex::default(), barriers: Mutex::default() }
     }
 
-    /// Sends forever.
+    /// Creates the log if there is none, waits for the start check, and then sends proposals. Never returns.
     pub(crate) async fn send(self: Arc<Self>, core: Arc<Core>) {
         self.settled().await;
         self.make_log().await;
-        // No caller is answered from a state that was not compared. The other end stays: the core outlives this.
+        // No caller may get an answer from a state that has not been compared. The wait cannot fail, because the core outlives this
+        // procedure.
         let _ = core.check.wait().await;
         let mut sender = Sender::new(self, core);
         poll_fn(move |cx| sender.poll(cx)).await
     }
 
-    /// Completes once the cluster knows what this program reads: before that, this node might read entries that it cannot
-    /// understand, or write entries that other nodes cannot (X28).
+    /// Completes once the cluster knows which formats this program reads. Before that, this node might read entries that it does
+    /// not understand, or write entries that other nodes do not (X28).
     pub(crate) async fn settled(&self) {
         while !self.env.levels().is_settled() {
             self.env.sleep(self.env.jitter(LOG_PAUSE)).await;
         }
     }
 
-    /// Completes once such a log exists.
+    /// Creates the log if it does not exist. Completes once it exists.
     async fn make_log(&self) {
         loop {
             match self.log.refresh().await {
@@ -96,9 +97,9 @@ impl ToLog {
         }
     }
 
-    /// Runs one check of the tail after the other, as long as somebody waits for a check that has not begun (vlog-V14).
+    /// Runs tail checks one after another for as long as there are waiters for a check that has not begun (vlog-V14).
     async fn check(self: Arc<Self>, core: Arc<Core>) {
-        // The other end stays: the core outlives this.
+        // The wait cannot fail, because the core outlives this procedure.
         let _ = core.check.wait().await;
         loop {
             let joined = {
@@ -116,7 +117,7 @@ impl ToLog {
             };
             match tail {
                 Ok(tail) => core.when_applied(tail, joined),
-                // It is being made, by this node or another.
+                // This node or another one is creating the log.
                 Err(LogError::NoSuchLog) => {
                     lock(&self.barriers).waiting.extend(joined);
                     self.env.sleep(self.env.jitter(LOG_PAUSE)).await;
@@ -177,13 +178,13 @@ struct Sender {
     to: Arc<ToLog>,
     core: Arc<Core>,
     flights: VecDeque<Flight>,
-    /// An entry that the log had no room for, and the room that it waits for.
+    /// An entry that did not fit into the log's queue, and the wait for room there.
     held: Option<(OpId, Bytes, Room)>,
-    /// Until the other members' clocks are queried again.
+    /// The pause before the other members' clocks are read again.
     listening: Option<Sleep>,
     client: ClientId,
     last_seq: u64,
-    /// Below it there is no entry of this client.
+    /// No entry of this client is below this position.
     since: LogPos,
 }
 
@@ -203,9 +204,9 @@ impl Sender {
         sender
     }
 
-    /// Goes on as a new proposer with a name that is not used yet.
+    /// Continues under a new random client id.
     fn begin_anew(&mut self) {
-        // 0 is the log's own.
+        // The log itself uses client id 0.
         self.client = ClientId(self.to.env.random().max(1));
         self.last_seq = 0;
         self.since = self.core.published().below;
@@ -220,14 +221,14 @@ impl Sender {
         }
     }
 
-    /// Takes note of entries that have ended.
+    /// Removes entries whose append has ended and handles those that failed.
     fn settle(&mut self, cx: &mut Context<'_>) {
         while let Some(flight) = self.flights.front_mut() {
             let Poll::Ready(got) = Pin::new(&mut flight.wait).poll(cx) else { return };
             let op = flight.op;
             self.flights.pop_front();
             let failed = match got {
-                // Its callers are answered when it is applied.
+                // The applier answers the callers of an appended entry.
                 Ok(Ok(_)) => continue,
                 Ok(Err(failed)) => failed,
                 Err(_) => LogAppendError::Unknown(LogError::Unavailable(Unavailability::Stopping)),
@@ -237,7 +238,8 @@ impl Sender {
         }
     }
 
-    /// An entry failed. The entries that follow it are answered one by one as they end.
+    /// Answers the callers of an entry whose append failed. Callers of later entries are answered when the appends of those entries
+    /// end.
     fn give_up(&mut self, op: OpId, failed: LogAppendError) {
         if op.client == self.client {
             self.begin_anew();
@@ -252,7 +254,7 @@ impl Sender {
         }
     }
 
-    /// Submits the next entry; false if there is none or no room, and then this task is woken when that changes.
+    /// Submits the next entry. Returns false if there is no entry or no room; the task is woken when that changes.
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let (op, payload) = match self.held.take() {
             Some((op, payload, mut room)) => {
@@ -284,7 +286,7 @@ impl Sender {
         true
     }
 
-    /// Whether something waits; if not, this task is woken when it does.
+    /// Returns true if commands are waiting. Otherwise the task is woken when one arrives.
     fn is_asked(&self, cx: &mut Context<'_>) -> bool {
         let mut queue = lock(&self.to.queue);
         if queue.waiting.is_empty() {
@@ -293,7 +295,7 @@ impl Sender {
         !queue.waiting.is_empty()
     }
 
-    /// The time of the next entry. None: nothing can be proposed now, and this task is woken when that may change.
+    /// Returns the time for the next entry. None: nothing can be proposed now, and the task is woken when that may change.
     fn time_ms(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         loop {
             match self.to.clock.read(self.core.published().time_ms) {
@@ -315,8 +317,8 @@ impl Sender {
         }
     }
 
-    /// Refuses all waiting commands, which did not happen: this node's clock is not to be believed, or its replica has halted or is
-    /// wrong.
+    /// Answers all waiting commands with `why`. They did not happen. The reason is a clock that is far ahead, or a replica that has
+    /// halted or is withheld.
     fn refuse(&self, cx: &mut Context<'_>, why: &ProposeError) {
         let refused = {
             let mut queue = lock(&self.to.queue);
@@ -329,7 +331,7 @@ impl Sender {
         }
     }
 
-    /// All that waits, up to an entry's limits.
+    /// Builds an entry from the waiting commands, up to the size limits of an entry. Returns None if nothing can be proposed now.
     fn next_entry(&mut self, cx: &mut Context<'_>) -> Option<(OpId, Bytes)> {
         if !self.is_asked(cx) {
             return None;
@@ -369,7 +371,7 @@ impl Sender {
             bytes += proposal.command.len();
             callers.push(caller);
         }
-        // Before it is handed in: it may be applied at once, in another thread.
+        // The callers are registered before the entry is submitted, because another thread may apply it immediately.
         if let Err(halt) = self.core.expect(Waiting { op, callers, bytes }) {
             self.last_seq -= 1;
             self.refuse(cx, &ProposeError::Stopped(halt));

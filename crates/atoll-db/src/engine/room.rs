@@ -1,4 +1,4 @@
-//! Waiting for room among the commands that wait for an answer.
+//! Lets a refused command wait for room among the commands that await an answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,8 @@ use atoll_core::Place;
 
 use super::core::Core;
 
-/// Completes when a command of this size finds room, or is refused for another reason: see [`super::Engine::room`].
+/// Completes when there is room for a command of this size, or when it would be refused for another reason; see
+/// [`super::Engine::room`].
 pub struct Room {
     core: Arc<Core>,
     bytes: usize,
@@ -41,7 +42,7 @@ impl Future for Room {
     }
 }
 
-/// Whoever leaves, with or without having used the room, lets the next one look.
+/// Lets the next waiter try, whether or not this one has used the room.
 impl Drop for Room {
     fn drop(&mut self) {
         self.place.leave();

@@ -1,4 +1,4 @@
-//! An engine without a log: every proposal is applied at once, in the caller's thread. For tests of applications and doors.
+//! An engine without a log: every proposal is applied immediately, in the caller's thread. For tests of applications and doors.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,24 +17,24 @@ use crate::hosted::{Applications, Slot};
 use crate::replica::Replica;
 use crate::store::{Store, StoreError};
 
-/// The wall clock of a [`Solo`], milliseconds since the Unix epoch; set by the test.
+/// The wall clock of a [`Solo`], in milliseconds since the Unix epoch. The test sets it.
 #[derive(Clone, Debug, Default)]
 pub struct SoloClock(Arc<AtomicU64>);
 
 impl SoloClock {
-    /// Sets it.
+    /// Sets the clock.
     pub fn set_ms(&self, ms: u64) {
         self.0.store(ms, Ordering::Relaxed);
     }
 
-    /// What it shows.
+    /// Returns the time that the clock shows.
     pub fn ms(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 struct Alone {
-    /// The applier, and the number of the last entry. None only while it is opened.
+    /// The applier and the number of the last entry. None before the replica is open and after it was closed.
     applier: Mutex<Option<(Applier, u64)>>,
     clock: SoloClock,
     since: LogPos,
@@ -46,7 +46,7 @@ impl Alone {
     }
 }
 
-/// A replica that stands alone, without a log.
+/// A standalone replica without a log.
 #[derive(Clone)]
 pub struct Solo {
     core: Arc<Core>,
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Solo {
 struct AlonePath(Arc<Alone>);
 
 impl Solo {
-    /// Opens applications over a store, which may have something in it.
+    /// Opens applications on a store, which need not be empty.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -73,7 +73,7 @@ impl Solo {
         let alone = Arc::new(Alone { applier: Mutex::new(None), clock, since: published.below });
         let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(published.below.0 + 1) };
         let levels = Levels::new(LevelRange::OURS, true);
-        // No other program has to read what this one writes.
+        // The highest level can be used, because no other program reads what this one writes.
         let _ = levels.learn(LevelRange::OURS.highest);
         let unbounded = Bounds { commands: usize::MAX, bytes: usize::MAX };
         let core = Core::new(proposer, levels, Box::new(AlonePath(alone.clone())), published, unbounded);
@@ -83,25 +83,25 @@ impl Solo {
         Ok(Solo { core, alone })
     }
 
-    /// The engine of an application that was added before.
+    /// Returns the engine of an application that was added to the [`Applications`] of this replica.
     pub fn engine<A: Application>(&self, slot: &Slot<A>) -> Engine<A> {
         Engine::new(self.core.clone(), slot.clone())
     }
 
-    /// Its clock.
+    /// Returns the clock, for the test to set.
     pub fn clock(&self) -> SoloClock {
         self.alone.clock.clone()
     }
 
-    /// Commits to the store what was applied, durably. Otherwise it is lost when this is dropped.
+    /// Durably commits everything that is applied to the store. Without this call it is lost when the replica is dropped.
     pub fn commit(&self) {
         if let Some((applier, _)) = self.alone.applier().as_mut() {
             applier.commit(true);
         }
     }
 
-    /// Takes no more proposals: their tickets are abandoned. Without this call the replica and its engines keep each other alive
-    /// and are never freed.
+    /// Closes the replica. The tickets of later proposals are abandoned. Without this call the replica and its engines keep each
+    /// other alive and are never freed.
     pub fn close(&self) {
         *self.alone.applier() = None;
     }

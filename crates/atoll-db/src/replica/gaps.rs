@@ -1,9 +1,10 @@
-//! Ranges that a scan found empty. Deleted keys stay in the layers and in the store for a while, and a scan passes over each of
-//! them. A caller that repeatedly deletes from the beginning of a range, a step at a time, would pass over everything that the
-//! earlier steps deleted. The state that commands are applied to therefore remembers where the last scans found nothing, and begins
-//! behind that.
+//! Ranges that scans found empty. Deleted keys stay in the layers and in the store for a while, and a scan has to skip each of
+//! them. If a caller repeatedly deletes keys from the beginning of a range, each step would skip everything that the earlier steps
+//! deleted. The state that commands are applied to therefore remembers the ranges that the last scans found empty, and later scans
+//! begin after them.
 //!
-//! This changes what a scan costs, never what it finds: only a write, or the rollback of a write, can put a key into such a range.
+//! This changes the cost of a scan, never its result: only a write, or the rollback of a write, can add a key to such a range, and
+//! both update the gaps.
 
 use std::collections::VecDeque;
 
@@ -11,10 +12,10 @@ use bytes::Bytes;
 
 use crate::key_range::KeyRange;
 
-/// How many are remembered. Every write looks at each of them.
+/// The number of gaps that are kept. Every write compares its key with each of them.
 const MOST: usize = 4;
 
-/// No key is from `start` (in it) to `end` (not in it).
+/// There is no key from `start` (inclusive) to `end` (exclusive).
 #[derive(Debug)]
 struct Gap {
     start: Bytes,
@@ -26,14 +27,15 @@ struct Gap {
 pub(crate) struct Gaps(VecDeque<Gap>);
 
 impl Gaps {
-    /// The part of a range that a forward scan still has to look at.
+    /// Returns the part of a range that a forward scan still has to search.
     pub(crate) fn without(&self, range: &KeyRange) -> KeyRange {
         let found = self.0.iter().find(|gap| gap.start <= range.start && range.start < gap.end);
         let start = found.map_or_else(|| range.start.clone(), |gap| gap.end.clone());
         KeyRange { start, end: range.end.clone() }
     }
 
-    /// A scan found no key from `start` (in it) to `end` (not in it). It is remembered if it passed over deleted ones.
+    /// Records that a scan found no key from `start` (inclusive) to `end` (exclusive). A new gap is kept only if the scan skipped
+    /// deleted keys.
     pub(crate) fn found(&mut self, start: &Bytes, end: &Bytes, passed_deleted: bool) {
         if end <= start {
             return;
@@ -47,11 +49,11 @@ impl Gaps {
         if self.0.len() == MOST {
             self.0.pop_front();
         }
-        // The most recently used gap is forgotten last.
+        // The gap that was used most recently is dropped last.
         self.0.push_back(gap);
     }
 
-    /// There is such a key now.
+    /// Records that a key was written, and shortens the gap that contains it.
     pub(crate) fn put(&mut self, key: &Bytes) {
         for gap in &mut self.0 {
             if gap.start <= *key && *key < gap.end {
@@ -61,7 +63,7 @@ impl Gaps {
         self.0.retain(|gap| gap.start < gap.end);
     }
 
-    /// Forgets all gaps: deleted keys may be back.
+    /// Drops all gaps, because a rollback may have restored deleted keys.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }

@@ -1,16 +1,16 @@
-//! A replica of the state: takes log entries in order, applies their commands, commits them to the local store.
+//! A replica of the state: takes log entries in order, applies their commands, and prepares their commits to the local store.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `mod.rs` | whole entries, one after the other |
-//! | `gaps.rs` | where scans of it found nothing |
-//! | `working.rs` | the state under a command, and how writes are rolled back |
-//! | `proposers.rs` | exactly once |
-//! | `state_hash.rs` | a hash of the state, to be compared between replicas |
-//! | `ranges.rs` | the same hash by ranges of keys, to be compared with the store |
-//! | `record.rs` | what the engine itself keeps in the store |
+//! | `mod.rs` | applies whole entries in order |
+//! | `gaps.rs` | ranges that scans found empty |
+//! | `working.rs` | the state while a command is applied, and rollbacks |
+//! | `proposers.rs` | applies each entry exactly once |
+//! | `state_hash.rs` | a hash of the state, which replicas compare |
+//! | `ranges.rs` | the same hash by ranges of keys, which a scrub compares with the store |
+//! | `record.rs` | the record that the engine itself keeps in the store |
 //!
-//! No thread, no clock, no log here: [`crate::engine`] drives it.
+//! This module uses no thread, no clock and no log; [`crate::engine`] drives it.
 
 mod gaps;
 mod proposers;
@@ -45,19 +45,19 @@ use state_hash::{Before, SAMPLE_EVERY, SAMPLES, StateHash};
 use working::Failure;
 pub(crate) use working::{Mark, Working};
 
-/// Why a replica applies no more. Local reads continue on the state before the entry at `at`.
+/// Why a replica has halted. Local reads continue on the state before the entry at `at`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Halt {
-    /// A command panics, on every replica.
+    /// A command panicked. It panics on every replica.
     #[error("poison: command {index} of log position {at} makes {app} panic: {words}")]
     Poison {
         /// The entry.
         at: LogPos,
-        /// Which of its commands.
+        /// The index of the command in the entry, from 0.
         index: u32,
-        /// The application.
+        /// The name of the application.
         app: &'static str,
-        /// What the panic said.
+        /// The message of the panic.
         words: String,
     },
     /// The entry was written by a later version of this program.
@@ -65,31 +65,31 @@ pub enum Halt {
     Newer {
         /// The entry.
         at: LogPos,
-        /// What is too new.
+        /// What the program does not support.
         what: String,
     },
-    /// A broken invariant of the engine, on this node.
+    /// An invariant of the engine was broken on this node.
     #[error("a broken invariant at log position {at} or above; its words are on stderr")]
     Broken {
-        /// The first entry that is not shown.
+        /// The first entry that the published state does not include.
         at: LogPos,
     },
-    /// The local store failed on this node.
+    /// The local store failed permanently on this node.
     #[error("in front of log position {at}: {error}")]
     Store {
         /// The first entry that is not applied.
         at: LogPos,
-        /// What the store said.
+        /// The error of the store.
         error: StoreError,
     },
 }
 
-/// Why an entry was not applied. No part of it was.
+/// Why an entry was not applied. No part of it took effect.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// This replica applies no more.
+    /// The replica must halt, or the store cannot be read for now.
     Halt(Halt),
-    /// The store would have to be read, which was not allowed: see [`Reads::InMemory`].
+    /// The entry needs to read the store, which was not allowed; see [`Reads::InMemory`].
     NotInMemory,
 }
 
@@ -99,45 +99,45 @@ impl From<Halt> for Stop {
     }
 }
 
-/// Where commands may read from.
+/// What the commands of an entry may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// Whatever there is.
+    /// Memory and the store.
     Anywhere,
-    /// What is in memory: for a thread that must not wait for a disk.
+    /// Only memory, for a thread that must not wait for the disk.
     InMemory,
 }
 
-/// What became of an entry.
+/// The outcome of an entry.
 #[derive(Debug)]
 pub(crate) enum EntryOutcome {
-    /// One reply for each command.
+    /// It was applied. Holds one reply for each command.
     Applied(Vec<Result<Bytes, Rejected>>),
-    /// A second copy of one that was applied.
+    /// It is a second copy of an entry that was applied before.
     Copy,
-    /// Refused: none of its commands happened, nor will.
+    /// It was refused: none of its commands happened or ever will.
     Refused,
-    /// Not of the database.
+    /// It does not belong to the database.
     Foreign,
 }
 
-/// Whole entries, to be committed with the position behind the last.
+/// The changes of whole entries, to be committed together with the position after the last one.
 #[derive(Debug)]
 pub(crate) struct CommitJob {
     layer: Arc<VersionedMap>,
     befores: Vec<Before>,
     record: StateRecord,
-    /// What the ranges changed because of it, once they have taken note.
+    /// The changes of the ranges, once this job has been noted in them.
     of_ranges: Option<Vec<Change>>,
 }
 
 impl CommitJob {
-    /// The first entry that is not in it.
+    /// Returns the first position that the job does not include.
     pub(crate) fn below(&self) -> LogPos {
         self.record.next
     }
 
-    /// Everything that changed, as one batch, the same one each time; the ranges take note of it at the first.
+    /// Returns all changes as one batch, the same one at each call. The first call notes the changes in `ranges`.
     pub(crate) fn changes(&mut self, ranges: &mut Ranges) -> Vec<Change> {
         let mut changes = self.layer.newest();
         if self.of_ranges.is_none() {
@@ -150,7 +150,7 @@ impl CommitJob {
     }
 }
 
-/// Shows the oracles of a simulation what was applied here.
+/// Reports an applied command to the oracles of a simulation.
 fn show(at: &ApplyAt, command: &Command, ended: &Ended) {
     let Ended::Reply(reply) = ended else { return };
     show_applied(|| AppliedCommand {
@@ -167,22 +167,22 @@ fn show(at: &ApplyAt, command: &Command, ended: &Ended) {
 /// See the module documentation.
 pub(crate) struct Replica {
     apps: BTreeMap<AppId, Box<dyn Hosted>>,
-    /// What this program reads, of entries and commands.
+    /// The levels of entries and commands that this program can read.
     reads_levels: LevelRange,
     live: Arc<Live>,
     working: Working,
-    /// The next entry.
+    /// The position of the next entry.
     next: LogPos,
     time_ms: u64,
     proposers: Proposers,
-    /// Entries that are not of the database, so far.
+    /// The number of entries so far that do not belong to the database.
     foreign: u64,
-    /// Its hash at positions that all replicas pass.
+    /// The state hashes at recent sampling positions, which are the same for all replicas.
     samples: VecDeque<HashAt>,
 }
 
 impl Replica {
-    /// Opens what a store has. The first state to publish comes with it.
+    /// Opens the state in a store. Also returns the first state to publish.
     pub(crate) fn open(
         apps: Applications,
         reads_levels: LevelRange,
@@ -206,8 +206,8 @@ impl Replica {
         Ok((replica, published))
     }
 
-    /// Continues with what a store has, and with nothing else. Whatever is published must be published anew, from the state that is
-    /// returned.
+    /// Continues with the state in a store, and drops everything else. Returns that state, which must be published in place of the
+    /// current one.
     pub(crate) fn reopen(&mut self, base: Arc<dyn StoreSnapshot>) -> Result<Arc<Published>, StoreError> {
         let record = StateRecord::read(&*base)?;
         let active = Arc::new(VersionedMap::new(self.live.clone()));
@@ -225,55 +225,55 @@ impl Replica {
         Ok(published)
     }
 
-    /// Tells the doors that the state was replaced as a whole. Before it is published.
+    /// Notifies the doors that the state was replaced as a whole. Must be called before the new state is published.
     pub(crate) fn tell_restored(&mut self, published: &Arc<Published>) {
         for app in self.apps.values_mut() {
             app.restored(published);
         }
     }
 
-    /// Whether an entry is in the state, or was judged before it.
+    /// Returns true if the state includes this entry or a later one of the same proposer.
     pub(crate) fn is_behind(&self, op: OpId) -> bool {
         self.proposers.judge(op, LogPos::ZERO) == Judged::Copy
     }
 
-    /// Its hash at positions that all replicas pass, the last ones.
+    /// Returns the state hashes at recent sampling positions, in ascending order.
     pub(crate) fn samples(&self) -> &VecDeque<HashAt> {
         &self.samples
     }
 
-    /// The hash of the state that it has; what the engine keeps besides is not in it.
+    /// Returns the hash of the current state, without the engine's own record.
     pub(crate) fn hash_now(&self) -> HashAt {
         HashAt { below: self.next, hash: self.working.hash.0 }
     }
 
-    /// The next entry that it takes.
+    /// Returns the position of the next entry.
     pub(crate) fn next(&self) -> LogPos {
         self.next
     }
 
-    /// Time of the last entry.
+    /// Returns the time of the last entry, in milliseconds since the Unix epoch.
     pub(crate) fn time_ms(&self) -> u64 {
         self.time_ms
     }
 
-    /// Entries that are not of the database, so far.
+    /// Returns the number of entries so far that do not belong to the database.
     pub(crate) fn foreign(&self) -> u64 {
         self.foreign
     }
 
-    /// Approximate memory of what is applied and not on its way to the store.
+    /// Returns the approximate memory, in bytes, of the changes that are applied but in no commit yet.
     pub(crate) fn active_bytes(&self) -> usize {
         self.working.layers.active.size_bytes()
     }
 
-    /// Approximate memory of what is applied and not committed.
+    /// Returns the approximate memory, in bytes, of the changes that are applied but not committed.
     pub(crate) fn overlay_bytes(&self) -> usize {
         let frozen = self.working.layers.frozen.as_ref();
         self.active_bytes() + frozen.map_or(0, |f| f.size_bytes())
     }
 
-    /// Applies the next entry as a whole, or stops in front of it.
+    /// Applies the next entry as a whole, or not at all if it returns an error.
     pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<EntryOutcome, Stop> {
         self.working.reads = reads;
         let at = self.next;
@@ -311,7 +311,7 @@ impl Replica {
         if self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         }
-        // The position in the log is reported beside the hash.
+        // The hash includes the engine's record. The position in the log is reported with it.
         let hash = self.working.hash.with(&self.record().to_bytes());
         self.samples.push_back(HashAt { below: self.next, hash });
     }
@@ -332,7 +332,7 @@ impl Replica {
             match self.apply_command(&at, command) {
                 Ok(reply) => replies.push(reply),
                 Err(stop) => {
-                    // Only whole entries count: the effects of its earlier commands are rolled back, too.
+                    // Only whole entries are applied, so the effects of the entry's earlier commands are rolled back, too.
                     self.working.rollback(&start);
                     for (app, events) in self.apps.values_mut().zip(events) {
                         app.undo(events);
@@ -356,7 +356,7 @@ impl Replica {
         }
         let (mark, events) = (self.working.mark(), app.events());
         let ended = app.apply(at, &command.bytes, &mut self.working);
-        // A panic caused by a missing answer of the store is no poison.
+        // A panic after a failed read of the store is not poison.
         match self.working.take_failure() {
             None => {}
             Some(Failure::NotInMemory) => return Err(Stop::NotInMemory),
@@ -377,14 +377,14 @@ impl Replica {
         }
     }
 
-    /// Hands over the events of what is applied. Before the state is published (X19).
+    /// Sends the events of the applied entries to the doors. Must be called before the state is published (X19).
     pub(crate) fn tell(&mut self) {
         for app in self.apps.values_mut() {
             app.tell(self.next);
         }
     }
 
-    /// What is applied, as a state to be published.
+    /// Returns the current state, to be published.
     pub(crate) fn publish(&mut self) -> Arc<Published> {
         let version = self.working.version;
         self.working.version += 1;
@@ -396,20 +396,22 @@ impl Replica {
         })
     }
 
-    /// Sets what is applied aside, to be committed. Only one such job at a time: [`Replica::committed`] ends it.
+    /// Freezes the applied changes and returns the job that commits them. There can be only one job at a time;
+    /// [`Replica::committed`] ends it.
     pub(crate) fn freeze(&mut self) -> CommitJob {
         let active = Arc::new(VersionedMap::new(self.live.clone()));
         let (layer, befores) = self.working.freeze(active);
         CommitJob { layer, befores, record: self.record(), of_ranges: None }
     }
 
-    /// The store was opened again: it shows what it had before, and possibly also what was set aside. Whatever is published must be
-    /// published anew.
+    /// Switches to a new snapshot after the store was reopened. The snapshot shows at least what the previous one showed, and
+    /// possibly also the changes of the current job. The state must be published anew.
     pub(crate) fn rebase(&mut self, base: Arc<dyn StoreSnapshot>) {
         self.working.rebase(base);
     }
 
-    /// What was set aside is in the store. What is published must be published anew to show it.
+    /// Ends the current job: its changes are in the store, which `base` shows. The state must be published anew to use this
+    /// snapshot.
     pub(crate) fn committed(&mut self, base: Arc<dyn StoreSnapshot>) {
         self.working.committed(base);
     }

@@ -1,47 +1,48 @@
-//! Exactly once: which entry of each proposer was the last one applied (contracts X15).
+//! Ensures that each entry is applied exactly once: keeps the last applied entry of each proposer (contracts X15).
 //!
-//! A proposer numbers its entries from 1, without gaps. A number that was already applied is a second copy and changes nothing.
-//! Every replica refuses a number that leaves one out: the missing entry may still arrive, and taking it then would reverse their
-//! order.
+//! A proposer is identified here by its client id and numbers its entries from 1, without gaps. An entry whose number was already
+//! applied is a second copy and changes nothing. Every replica refuses an entry that leaves a gap: the missing entry may still
+//! arrive, and applying it then would reverse their order.
 
 use std::collections::BTreeMap;
 
 use atoll_contract::{ClientId, LogPos, OpId};
 use atoll_core::record;
 
-/// Proposers that are remembered. One is a life of a node, or a new beginning after entries were lost.
+/// The number of proposers that are remembered. Each life of a node is a proposer, and it becomes a new one whenever it loses an
+/// entry.
 const MOST: usize = 1024;
 
 record! {
-    /// One proposer.
+    /// A proposer.
     pub struct Row {
-        /// Its number, drawn at random.
+        /// Its client id, drawn at random.
         pub client: u64,
-        /// Its last entry that was applied.
+        /// The number of its last applied entry.
         pub last_seq: u64,
-        /// Where that is.
+        /// The position of that entry.
         pub last_at: LogPos,
     }
 }
 
 record! {
-    /// What is kept of the proposers, in the state and in snapshots.
+    /// The proposers, as the store and state snapshots keep them.
     pub struct ProposersRecord {
-        /// The remembered ones.
+        /// The remembered proposers.
         pub rows: Vec<Row>,
-        /// Above the last entry of every forgotten one.
+        /// A position above the last entry of every forgotten proposer.
         pub forgotten_below: LogPos,
     }
 }
 
-/// What an entry is, by its name.
+/// The decision about an entry, based on its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
-    /// The next of its proposer: to be applied.
+    /// It is its proposer's next entry and must be applied.
     Next,
-    /// A second copy.
+    /// It is a second copy.
     Copy,
-    /// One or more before it are missing, or its proposer may have been forgotten: refused.
+    /// It is refused: an earlier entry of its proposer is missing, or its proposer may have been forgotten.
     Refused,
 }
 
@@ -52,19 +53,20 @@ pub(crate) struct Proposers {
 }
 
 impl Proposers {
-    /// `since`: below it there is no entry of this proposer.
+    /// Decides what to do with an entry. `since`: no entry of its proposer is below this position.
     pub(crate) fn judge(&self, op: OpId, since: LogPos) -> Judged {
         match self.rows.get(&op.client) {
             Some((last, _)) if op.seq <= *last => Judged::Copy,
             Some((last, _)) if op.seq == last + 1 => Judged::Next,
             Some(_) => Judged::Refused,
-            // A forgotten proposer had entries below that line: its copies began there, too.
+            // A forgotten proposer had entries below `forgotten_below`, so its `since` is below, too, and copies of its entries are
+            // refused.
             None if op.seq == 1 && since >= self.forgotten_below => Judged::Next,
             None => Judged::Refused,
         }
     }
 
-    /// An entry that was judged to be the next was applied.
+    /// Records that an entry that was decided to be [`Judged::Next`] has been applied.
     pub(crate) fn applied(&mut self, op: OpId, at: LogPos) {
         self.rows.insert(op.client, (op.seq, at));
         if self.rows.len() <= MOST {
@@ -128,7 +130,7 @@ mod tests {
         );
     }
 
-    /// What becomes of the entries of a proposer as the log has them.
+    /// Returns which of a proposer's entries are applied, if the log has them in this order.
     fn taken(log: &[u64]) -> Vec<u64> {
         let mut p = Proposers::default();
         let mut taken = Vec::new();

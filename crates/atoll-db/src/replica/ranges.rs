@@ -1,9 +1,8 @@
-//! The hash of the state by ranges of keys, so that a scrub can name where the store does not have what was written to it.
+//! The hash of the state by ranges of keys, so that a scrub can name the keys where the store differs from what was written to it.
 //!
-//! The committer maintains the hashes, in the same batch as the changes, under keys of the engine. The ranges cover all
-//! keys of the applications without gaps; their sums add up to the hash of the state. A range with many keys is divided, which
-//! reads it once; neighbours with few keys are joined. Replicas need not have the same ranges: they depend on when each replica
-//! commits.
+//! The committer writes the hashes in the same batch as the changes, under keys of the engine. The ranges cover all keys of the
+//! applications without gaps; their sums add up to the hash of the state. A range with many keys is divided, which reads it once.
+//! Neighbours with few keys are joined. Replicas need not have the same ranges, which depend on when each replica commits.
 
 use std::collections::BTreeMap;
 
@@ -20,28 +19,29 @@ use crate::view::full_key;
 
 const ENGINE: AppId = AppId(0);
 const PREFIX: &[u8] = b"range/";
-/// The first key that an application can have: those of the engine come before and are not in the hash.
+/// The first key that an application can have. The keys of the engine come before it and are not included in the hash.
 pub(crate) const FIRST: &[u8] = &[1];
-/// A range is divided above this share of all keys, if that is more than the setting. Larger: smaller ranges, and keys are read again
-/// until there are more of them.
+/// A range is divided if it has more keys than one in this many of all keys, and more than the setting. If this is larger, ranges
+/// are smaller, and keys are read again until there are more of them.
 const DIVIDE_ABOVE_SHARE: u64 = 64;
-/// Into so many parts. More: smaller ranges. Fewer: every key is read more often.
+/// The parts of a divided range have that bound divided by this many keys. More: smaller ranges. Fewer: every key is read more
+/// often.
 const PARTS: u64 = 4;
-/// Neighbours are joined below this share of that bound.
+/// Two neighbours are joined if together they have fewer keys than that bound divided by this.
 const JOIN_BELOW_SHARE: u64 = 8;
-/// Ranges at most; memory, and keys of the engine in every snapshot.
+/// The maximum number of ranges. Each takes memory, and a key of the engine in every snapshot.
 const MOST_RANGES: usize = 4096;
-/// Ranges that one commit divides: others wait for the next one.
+/// The maximum number of ranges that one commit divides. Others wait for the next commit.
 const DIVIDED_AT_ONCE: usize = 2;
-/// Entries that are read from the store at once.
+/// The number of entries that are read from the store at a time.
 const PAGE_ENTRIES: usize = 256;
 
 record! {
-    /// What is stored of a range, under its first key.
+    /// The record of a range, stored under its first key.
     pub struct RangeRecord {
-        /// How many keys are in it.
+        /// The number of keys in it.
         pub keys: u64,
-        /// The sum of their hashes, see `state_hash.rs`.
+        /// The sum of their hashes; see `state_hash.rs`.
         pub sum: u128,
     }
 }
@@ -57,16 +57,17 @@ pub(crate) struct Row {
 /// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ranges {
-    /// In order; the first one begins at [`FIRST`].
+    /// The ranges in order. The first one begins at [`FIRST`].
     pub(crate) rows: Vec<Row>,
     /// See [`crate::Options::range_keys`].
     most_keys: u64,
-    /// Changed since they were last given to the store: None of a range that is gone.
+    /// The ranges that changed since [`Ranges::take_changes`]. None for a range that no longer exists.
     changed: BTreeMap<Bytes, Option<RangeRecord>>,
 }
 
 impl Ranges {
-    /// The ranges of a store; one with everything if there are none. They are divided above so many keys.
+    /// Reads the ranges of a store. If it has none, returns one range with all keys. A range may have `most_keys` keys before it is
+    /// divided.
     pub(crate) fn read(from: &dyn StoreSnapshot, most_keys: u64) -> Result<Ranges, StoreError> {
         let prefix = full_key(ENGINE, PREFIX);
         let mut rows = Vec::new();
@@ -84,28 +85,29 @@ impl Ranges {
             }
         }
         if rows.first().is_none_or(|row| row.start != FIRST) {
-            // Of a store that never had any, all is in one range. Of one that lost some, a scrub will find what is missing.
+            // If the store never had ranges, one range covers all keys. If it has lost some, a scrub will find what is missing.
             let sum = if rows.is_empty() { StateRecord::read(from)?.hash } else { 0 };
             rows.insert(0, Row { start: Bytes::from_static(FIRST), keys: 0, sum });
         }
         Ok(Ranges { rows, most_keys: most_keys.max(PARTS), changed: BTreeMap::new() })
     }
 
-    /// The keys of a range.
+    /// Returns the keys that a range covers.
     pub(crate) fn range(&self, index: usize) -> KeyRange {
         let start = self.rows[index].start.clone();
         KeyRange { start, end: self.rows.get(index + 1).map(|next| next.start.clone()) }
     }
 
-    /// The sum of all: the hash of the state.
+    /// Returns the sum over all ranges, which is the hash of the state.
     pub(crate) fn total(&self) -> u128 {
         self.rows.iter().fold(0, |sum, row| sum.wrapping_add(row.sum))
     }
 
-    /// Takes note of a commit: for each key its new value, in key order, and what it had before.
+    /// Updates the ranges for a commit. `newest` has the new value of each key, in key order, and `befores` what the keys had
+    /// before.
     pub(crate) fn note(&mut self, newest: &[Change], mut befores: Vec<Before>) {
         befores.sort_by(|a, b| a.key.cmp(&b.key));
-        // If a key was noted several times, the first note says what it had before all of them.
+        // If a key occurs several times, its first occurrence holds what it had before the commit.
         befores.dedup_by(|later, first| later.key == first.key);
         let mut befores = befores.into_iter().peekable();
         let mut touched = Vec::new();
@@ -148,7 +150,7 @@ impl Ranges {
         self.most_keys.max(keys / DIVIDE_ABOVE_SHARE)
     }
 
-    /// The changes of the ranges that the store must get, each once.
+    /// Returns the changes of the ranges that must be written to the store. Each is returned once.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         let prefix = [&[ENGINE.0], PREFIX].concat();
         let change = |(start, record): (Bytes, Option<RangeRecord>)| {
@@ -157,7 +159,7 @@ impl Ranges {
         std::mem::take(&mut self.changed).into_iter().map(change).collect()
     }
 
-    /// Divides ranges that have become large, some of them; `base` is the state with everything that was noted.
+    /// Divides some of the ranges that have become large. `base` must show everything that was noted.
     pub(crate) fn divide(&mut self, base: &dyn StoreSnapshot) -> Result<(), StoreError> {
         let above = self.divide_above();
         for _ in 0..DIVIDED_AT_ONCE {
@@ -166,7 +168,8 @@ impl Ranges {
             let parts = read_parts(base, &self.range(index), above / PARTS, MOST_RANGES - self.rows.len())?;
             let sum = parts.iter().fold(0u128, |sum, row| sum.wrapping_add(row.sum));
             if sum != self.rows[index].sum {
-                // A part would get the fault of another one. The range is left as it is, for the scrub to find.
+                // The store is damaged here, and it is unknown in which part. The range keeps its sum, so that a scrub finds the
+                // damage.
                 hit("db.ranges.differ");
                 self.rows[index].keys = 0;
                 continue;
@@ -180,7 +183,7 @@ impl Ranges {
     }
 }
 
-/// Reads a range in parts of about this many keys; at most this many parts, at least one.
+/// Reads a range and divides it into parts of about `keys` keys, at least one and at most `most` parts.
 fn read_parts(
     base: &dyn StoreSnapshot,
     range: &KeyRange,
@@ -245,7 +248,7 @@ mod tests {
             self.store.commit(self.ranges.take_changes()).unwrap();
         }
 
-        /// What is kept is what a scan gives, in the store, too.
+        /// Checks that the ranges, in memory and in the store, agree with the state.
         fn judge(&self) {
             let base = self.store.snapshot();
             let stored = Ranges::read(&*base, 4096).unwrap();
@@ -291,7 +294,7 @@ mod tests {
         kept.store.commit(gone).unwrap();
         kept.ranges = Ranges::read(&*kept.store.snapshot(), 4096).unwrap();
         assert_eq!(kept.ranges.rows.len(), 1);
-        // No state record was written here, which would have the sum.
+        // The sum is set here, because the test wrote no state record that would contain it.
         kept.ranges.rows[0] = Row { start: Bytes::from_static(FIRST), keys: 9_999, sum: sum(&kept.state) };
         kept.commit([(key(7), Some(Bytes::from_static(b"w")))].into());
         kept.commit([(key(8), None)].into());
@@ -303,7 +306,7 @@ mod tests {
         state.iter().fold(0, |sum, (k, v)| sum.wrapping_add(state_hash::of(k, v)))
     }
 
-    /// What does not add up is not divided: the fault would go to another range.
+    /// A range whose sum does not match is not divided, because it is unknown which part is damaged.
     #[test]
     fn a_range_with_a_fault_stays_whole() {
         let mut kept = Kept::new();

@@ -1,4 +1,4 @@
-//! What the engine itself keeps in the store: one record, written with every commit.
+//! The record that the engine itself keeps in the store. It is written with every commit.
 
 use atoll_contract::LogPos;
 use atoll_core::{Decode, Encode, record};
@@ -16,23 +16,23 @@ const KEY: &[u8] = b"state";
 record! {
     /// See the module documentation.
     pub struct StateRecord {
-        /// Of everything in the store.
+        /// The format of the whole store.
         pub format: u8,
         /// The first entry that is not in the state.
         pub next: LogPos,
-        /// Time of the last entry, milliseconds since the Unix epoch.
+        /// The time of the last entry, in milliseconds since the Unix epoch.
         pub time_ms: u64,
-        /// Entries that were skipped since they are not of the database.
+        /// The number of entries that were skipped because they do not belong to the database.
         pub foreign: u64,
-        /// Of every key and value of the applications, see `state_hash.rs`.
+        /// The hash of all keys and values of the applications; see `state_hash.rs`.
         pub hash: u128,
-        /// Exactly once.
+        /// The last applied entry of each proposer, so that entries are applied exactly once.
         pub proposers: ProposersRecord,
     }
 }
 
 impl StateRecord {
-    /// The record of a store; that of an empty one if there is none.
+    /// Reads the record of a store. Returns the record of an empty store if there is none.
     pub(crate) fn read(from: &dyn StoreSnapshot) -> Result<StateRecord, StoreError> {
         let failed = |reason: String| StoreError::lasting("read its state record", reason);
         let Some(bytes) = from.get(&full_key(ENGINE, KEY))? else {

@@ -1,23 +1,23 @@
-//! A hash of the whole state that costs a little with every write. Two replicas can compare it at any position that both have
-//! passed (issue: a difference is found by itself).
+//! A hash of the whole state. Keeping it up to date costs little with every write. Two replicas can compare their hashes at any
+//! position that both have passed.
 //!
-//! The sum, modulo 2^128, of one hash for each key and value: the order of writes does not matter, a write takes the old value's
-//! hash away and adds the new one's, and a scan of the store gives the same.
+//! It is the sum, modulo 2^128, of one hash for each key and value. A write subtracts the hash of the old value and adds that of
+//! the new one. The order of writes therefore does not matter, and a scan of the store yields the same sum.
 
 use bytes::Bytes;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use atoll_contract::LogPos;
 
-/// Positions at which replicas remember their hash are multiples of this.
+/// Replicas keep their hash at positions that are multiples of this.
 pub(crate) const SAMPLE_EVERY: u64 = 256;
-/// How many of these hashes are remembered.
+/// The number of these hashes that are kept.
 pub(crate) const SAMPLES: usize = 64;
 
-/// The hash of a state at a position: of everything in entries below it.
+/// The hash of the state that includes all entries below a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashAt {
-    /// The first entry that is not in it.
+    /// The first position that the state does not include.
     pub below: LogPos,
     /// The hash.
     pub hash: u128,
@@ -31,18 +31,18 @@ fn seed(key: &[u8]) -> u64 {
     XxHash3_64::oneshot(key)
 }
 
-/// What a key with its value adds to the sum.
+/// Returns what a key with its value contributes to the sum.
 pub(crate) fn of(key: &[u8], value: &[u8]) -> u128 {
     XxHash3_128::oneshot_with_seed(seed(key), value)
 }
 
-/// What a key had before the writes that are not committed yet.
+/// What a key contributed before the writes that are not committed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     pub(crate) key: Bytes,
-    /// What it added to the sum.
+    /// Its contribution to the sum.
     pub(crate) part: u128,
-    /// Whether it was there.
+    /// Whether the key existed.
     pub(crate) present: bool,
 }
 
@@ -54,7 +54,7 @@ impl Before {
 }
 
 impl StateHash {
-    /// Replaces the value of a key in the hash; returns what the old value had contributed.
+    /// Replaces the value of a key in the hash. Returns what the old value had contributed.
     pub(crate) fn replace(&mut self, key: &[u8], old: Option<&Bytes>, new: Option<&Bytes>) -> u128 {
         let seed = seed(key);
         let part = |value: Option<&Bytes>| value.map_or(0, |v| XxHash3_128::oneshot_with_seed(seed, v));
@@ -63,7 +63,7 @@ impl StateHash {
         gone
     }
 
-    /// Includes what the engine itself keeps.
+    /// Returns the hash combined with the engine's own record.
     pub(crate) fn with(self, engine: &[u8]) -> u128 {
         self.0 ^ XxHash3_128::oneshot(engine)
     }

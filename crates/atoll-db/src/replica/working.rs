@@ -1,4 +1,4 @@
-//! The state that commands are applied to, and how writes are rolled back.
+//! The state that commands are applied to, and the rollback of their writes.
 
 use std::sync::Arc;
 
@@ -12,44 +12,44 @@ use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
 use crate::store::{Points, Prior, StoreError, StoreSnapshot, VersionedMap};
 
-/// Memory for values that were read from the store, kept until they change: most writes follow a read of the same key and need its
-/// old value for the hash; sessions are read with every write.
+/// The memory, in bytes, for values that were read from the store. Most writes follow a read of the same key and need its old value
+/// for the hash. Sessions are read with every write.
 const SEEN_BYTES: usize = 1024 * 1024;
-/// Approximate memory that one such value takes besides its bytes.
+/// The approximate memory overhead of such a value, in bytes.
 const SEEN_ONE_BYTES: usize = 96;
 
-/// The last commit stays in memory up to this size. A larger commit is that of a replica that is catching up, which hardly reads
-/// any of it again.
+/// The last commit is kept in memory if it is no larger than this. A larger commit means that the replica is catching up, and then
+/// it hardly reads any of the commit again.
 const SETTLED_BYTES: usize = 48 * 1024 * 1024;
 
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Working {
     pub(crate) layers: Layers,
-    /// The version that writes get: above the published one.
+    /// The version of the writes, which is above the published one.
     pub(crate) version: u64,
     pub(crate) hash: StateHash,
     undo: Vec<(Bytes, Prior)>,
-    /// What keys had below the layer that takes the writes; of a key that is there more than once, the first one counts.
+    /// What keys had below the active layer. If a key occurs more than once, its first occurrence counts.
     befores: Vec<Before>,
-    /// Values that the store returned, for keys that are in no layer below the one that takes the writes.
+    /// Values that were read from the store, for keys that are in no layer below the active one.
     seen: Points<Option<Bytes>>,
     seen_bytes: usize,
     gaps: Gaps,
-    /// Where reads may go. A failure reports a read that was not allowed.
+    /// What commands may read. A read that is not allowed is reported as a failure.
     pub(crate) reads: Reads,
-    /// The first one since the last [`Working::take_failure`].
+    /// The first failure since the last [`Working::take_failure`].
     failed: Option<Failure>,
 }
 
-/// Why a read returned nothing. Whatever a command does with such a read is rolled back.
+/// Why a read failed and returned nothing. Whatever the command does after it is rolled back.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Store(StoreError),
     NotInMemory,
 }
 
-/// A moment to go back to.
+/// A savepoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     undo: usize,
@@ -71,7 +71,7 @@ impl Working {
         }
     }
 
-    /// What the key had before anything in the layer that takes the writes.
+    /// Returns the value of the key without the active layer.
     fn get_below(&mut self, key: &[u8]) -> Option<Bytes> {
         if let Some(value) = self.seen.get(key) {
             return value.clone();
@@ -94,7 +94,7 @@ impl Working {
         }
     }
 
-    /// Whether the store may be asked. If not, the command ends.
+    /// Returns true if the store may be read. Otherwise records a failure.
     fn may_read_base(&mut self) -> bool {
         let may = self.reads == Reads::Anywhere || self.layers.base.is_in_memory();
         if !may {
@@ -112,24 +112,25 @@ impl Working {
         self.seen.insert(Bytes::copy_from_slice(key), value);
     }
 
-    /// Sets what is written aside, and takes writes in a new layer; what keys had before comes with it.
+    /// Freezes the active layer for a commit, and directs writes to a new one. Returns the frozen layer and what its keys had
+    /// before.
     pub(crate) fn freeze(&mut self, active: Arc<VersionedMap>) -> (Arc<VersionedMap>, Vec<Before>) {
         let layers = &mut self.layers;
         invariant!(layers.frozen.is_none(), "one commit at a time");
         let full = std::mem::replace(&mut layers.active, active);
         layers.frozen = Some(full.clone());
-        // A key that was read from the store may be in what is below now.
+        // A key that was read from the store may be in a layer below the active one now.
         self.forget_seen();
         (full, std::mem::take(&mut self.befores))
     }
 
-    /// The store is read by another snapshot, which has what the one before had.
+    /// Switches to another snapshot of the store, which shows at least what the previous one showed.
     pub(crate) fn rebase(&mut self, base: Arc<dyn StoreSnapshot>) {
         self.layers.base = base;
         self.forget_seen();
     }
 
-    /// What was set aside is in the store.
+    /// Ends the commit of the frozen layer: the store has it, and `base` shows it.
     pub(crate) fn committed(&mut self, base: Arc<dyn StoreSnapshot>) {
         self.layers.base = base;
         self.layers.settled = self.layers.frozen.take().filter(|layer| layer.size_bytes() <= SETTLED_BYTES);
@@ -190,7 +191,7 @@ impl Working {
         Mark { undo: self.undo.len(), hash: self.hash }
     }
 
-    /// Takes back the writes since; true if there were any.
+    /// Undoes the writes since a savepoint. Returns true if there were any.
     pub(crate) fn rollback(&mut self, to: &Mark) -> bool {
         let any = self.undo.len() > to.undo;
         while self.undo.len() > to.undo
@@ -208,7 +209,7 @@ impl Working {
         any
     }
 
-    /// The entry is done: what it wrote stays.
+    /// Keeps the writes so far. They can no longer be rolled back.
     pub(crate) fn keep(&mut self) {
         self.undo.clear();
     }
@@ -233,16 +234,16 @@ mod tests {
     enum Step {
         Write(u8, Option<u8>),
         Read(u8),
-        /// From this key on.
+        /// Scans from this key on.
         Scan(u8),
-        /// The writes since the last one stay.
+        /// Keeps the writes since the last savepoint.
         Keep,
-        /// They are taken back.
+        /// Undoes them.
         Rollback,
         Publish,
-        /// What is written is set aside.
+        /// Freezes the active layer.
         Freeze,
-        /// What was set aside is in the store.
+        /// Ends the commit of the frozen layer.
         Committed,
     }
 
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(page.items, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
     }
 
-    /// Stands for a disk.
+    /// A snapshot that claims to be on disk.
     #[derive(Debug)]
     struct OnDisk(Arc<dyn StoreSnapshot>);
 
@@ -352,8 +353,8 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever a value lies, in what is written, set aside, committed or remembered: reads, the hash and what was published are
-        /// those of a plain map.
+        /// Reads, the hash and published states agree with a plain map, whether a value is in the active layer, the frozen layer,
+        /// the store, or the memory of values that were read.
         #[test]
         fn the_state_is_a_plain_map_whenever_what_is_committed(
             steps in proptest::collection::vec(step(), 1..120)

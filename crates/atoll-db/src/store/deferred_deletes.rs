@@ -1,14 +1,14 @@
-//! Removes the store's old files a piece at a time.
+//! Removes the store's old files piece by piece.
 //!
-//! The store merges its files and removes the old ones, hundreds of MiB at once. Where the file system discards the space that it
-//! frees, every sync of the device waits meanwhile, including those of the journal: for a second or more. Each of the store's files
-//! therefore gets a second name, in a separate folder. Once the store has removed its own name, which it does when nobody reads the
-//! file any more, the file is truncated piece by piece from its end, and finally removed.
+//! The store merges its files and removes the old ones, hundreds of MiB at once. If the file system discards the freed space, every
+//! sync of the device, including those of the journal, waits for a second or more. Each of the store's files therefore gets a
+//! second name in a separate folder. The store removes its own name when nobody reads the file any more. The file is then truncated
+//! piece by piece from its end, and finally removed.
 //!
-//! The amount that waits there is bounded: a tenth of it is removed each second, in larger pieces where syncs are slow. At most 2
-//! GiB are held back, and nothing on a disk that reports that it is full or has less free space than the waiting files would give:
-//! then files are removed whole at the next look, since a slow disk is better than a full one. Files that the store removes between
-//! two looks come on top, as does a file that the system refuses to give up.
+//! The amount of waiting data is bounded. A tenth of it is removed each second, in larger pieces if syncs are slow, and at most 2
+//! GiB wait. Nothing waits on a disk that reports that it is full, or that has less free space than the waiting files would
+//! release: whole files are then removed at the next scan, because a slow disk is better than a full one. Two amounts are not
+//! counted: files that the store removes between two scans, and files that the system refuses to remove.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // A thread of its own and real time: this is about a real disk.
 
@@ -22,22 +22,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// In the folder of the store.
+/// The name of the folder for second names, inside the folder of the store.
 const FOLDER: &str = "removed";
-/// Where the store removes more than 200 MiB a second for long, more would wait.
+/// Files beyond the 2 GiB are removed whole. The limit is reached if the store removes more than 200 MiB a second for long.
 const BOUNDS: Bounds = Bounds { piece_bytes: 1024 * 1024, waiting_bytes: 2 * 1024 * 1024 * 1024 };
-/// How often to look for new files. A file that lives for less time is removed at once.
+/// The interval between scans for new files. A file that exists for a shorter time gets no second name and is removed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// In this time, as much is removed as is left at its beginning, or a little less: the more there is, the faster it is removed,
-/// however fast the store removes files.
+/// In this time, about as much data is removed as was waiting at its beginning. The more data is waiting, the faster it is removed,
+/// so the removal keeps up with the store.
 const PACE: Duration = Duration::from_secs(10);
-/// Between two pieces, at least.
+/// The minimum pause between two pieces.
 const REST: Duration = Duration::from_millis(1);
-/// A file that could not be truncated in this many looks (ten seconds) is removed whole, which asks less of the system.
+/// A file that could not be truncated in this many scans (ten seconds) is removed whole, which the system may still allow.
 const LOOKS_BEFORE_WHOLE: u32 = 50;
 
-/// The thread that gives back what the store has removed. It ends when this is dropped; the next one continues with whatever is
-/// left.
+/// The thread that releases the space of the files that the store has removed. It ends when this is dropped. The next one continues
+/// with the remaining files.
 #[derive(Debug)]
 pub(crate) struct DeferredDeletes {
     stop: Option<Sender<()>>,
@@ -45,10 +45,10 @@ pub(crate) struct DeferredDeletes {
 }
 
 impl DeferredDeletes {
-    /// For a store that is open.
+    /// Starts the thread for a store that is open.
     ///
     /// # Errors
-    /// The folder cannot be made or read, or the system gives no thread.
+    /// The folder cannot be created or read, or the thread cannot be started.
     pub(crate) fn of(store: &Path) -> io::Result<Self> {
         let aside = Aside::open(store, BOUNDS)?;
         let (stop, stopped) = channel::<()>();
@@ -62,13 +62,13 @@ impl Drop for DeferredDeletes {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // No error ends it, and a panic was reported when it happened.
+            // The thread does not end with an error, and a panic was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// No error ends it: a file with a second name keeps its bytes for as long as nobody cuts it.
+/// Runs until it is stopped. No error ends it, because a file with a second name takes up space until it is removed.
 fn run(mut aside: Aside, stopped: &Receiver<()>) {
     let mut look = Look::default();
     let mut next_look = Instant::now();
@@ -98,12 +98,13 @@ fn run(mut aside: Aside, stopped: &Receiver<()>) {
     }
 }
 
-/// What a disk has to bear. Tests pass smaller ones.
+/// Limits on the load of the disk. Tests use smaller ones.
 #[derive(Clone, Copy)]
 struct Bounds {
-    /// The size of a piece while little is left or the disk is fast: the larger a piece, the longer other syncs wait for it.
+    /// The size of a piece while little data is waiting or the disk is fast. The larger a piece, the longer other syncs wait for
+    /// it.
     piece_bytes: u64,
-    /// How many bytes may wait for their turn. Anything beyond is removed in whole files.
+    /// The maximum number of waiting bytes. Anything beyond is removed in whole files.
     waiting_bytes: u64,
 }
 
@@ -115,22 +116,22 @@ impl Bounds {
         }
     }
 
-    /// As many bytes as the pace demands for the time since the last piece, including the time to sync that piece. One long wait,
-    /// for whatever reason, is not made up for: the next piece would be huge.
+    /// Returns the size of the next piece: as many bytes as the pace requires for the time since the last piece, including the sync
+    /// of that piece. A single long wait, whatever its reason, does not count in full, because the next piece would be huge.
     fn piece(self, left_bytes: u64, since_last: Duration) -> u64 {
         let due = u128::from(left_bytes) * since_last.min(LOOK_EVERY).as_nanos() / PACE.as_nanos();
         u64::try_from(due).unwrap_or(u64::MAX).max(self.piece_bytes)
     }
 }
 
-/// What a look has found.
+/// The result of a scan of the folder.
 #[derive(Debug, Default)]
 struct Look {
-    /// Files that only have their second name any more, with their lengths.
+    /// Files that have only their second name left, with their lengths in bytes.
     left: Vec<(OsString, u64)>,
-    /// The first thing that went wrong. What it was about is skipped until the next look.
+    /// The first error. The file concerned is skipped until the next scan.
     error: Option<io::Error>,
-    /// The disk has reported that it is full: others need the space more than the waiting files do.
+    /// The disk is full or nearly full, so the space of the waiting files is needed at once.
     is_full: bool,
 }
 
@@ -139,7 +140,8 @@ impl Look {
         self.left.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The result, or a default and a note of the error. The store removes files meanwhile, so a missing file is no error.
+    /// Returns the value of a result. For an error, records it and returns the default value. A missing file is no error, because
+    /// the store removes files meanwhile.
     fn pass<T: Default>(&mut self, result: io::Result<T>) -> T {
         result.unwrap_or_else(|error| {
             if error.kind() != ErrorKind::NotFound {
@@ -161,12 +163,12 @@ struct Aside {
     folder: PathBuf,
     names: BTreeSet<OsString>,
     bounds: Bounds,
-    /// Files that the store has removed but that cannot be cut, with the number of looks in which that was so. They are kept apart,
-    /// so that the other files do not wait for them.
+    /// Files that the store has removed but that cannot be truncated, with the number of scans in which this failed. They are kept
+    /// separately, so that the other files do not wait for them.
     stuck: BTreeMap<OsString, u32>,
-    /// The file system says how many names a file has. Where it does not, second names are no use.
+    /// Whether the file system reports how many names a file has. If it does not, second names are useless.
     counts_names: bool,
-    /// Of the disk, for those without privileges.
+    /// Returns the free space of the disk, in bytes, for unprivileged processes.
     free_bytes: fn(&Path) -> Option<u64>,
 }
 
@@ -182,12 +184,13 @@ impl Aside {
         let names = entries(&folder)?.iter().map(DirEntry::file_name).collect();
         let (store, stuck) = (store.to_owned(), BTreeMap::new());
         let mut aside = Aside { store, folder, names, bounds, stuck, counts_names: true, free_bytes };
-        // Any other file in this folder is not ours to remove.
+        // Other files in this folder do not belong to the store and must not be removed.
         aside.names = aside.names.iter().filter(|name| aside.first_name(name).is_some()).cloned().collect();
         Ok(aside)
     }
 
-    /// Where the store has the file of a second name: its log `N.jnl`, or table `N-M`, number M of tree N.
+    /// Returns the path under which the store has the file with this second name: `N.jnl` is its log, and `N-M` is table M of tree
+    /// N. None if the name is neither.
     fn first_name(&self, name: &OsStr) -> Option<PathBuf> {
         let name = name.to_str()?;
         let is_number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
@@ -199,7 +202,7 @@ impl Aside {
         both.then(|| self.store.join("keyspaces").join(tree).join("tables").join(table))
     }
 
-    /// Gives second names to new files; collects the files that have no other name any more. Failures are retried at the next look.
+    /// Gives second names to new files, and collects the files that have no other name left. Failures are retried at the next scan.
     fn look(&mut self) -> Look {
         let mut look = Look::default();
         for name in self.in_store(&mut look) {
@@ -223,10 +226,11 @@ impl Aside {
             for name in gone {
                 self.forget(&name);
             }
-            // Somebody who removed the files may have removed the folder, too; then no file would ever get a second name again.
+            // Whoever removed the files may have removed the folder, too. Without the folder, no file would get a second name
+            // again.
             look.pass(fs::create_dir_all(&self.folder));
         }
-        // Less room than what waits would give.
+        // The disk also counts as full if it has less free space than the waiting files would release.
         look.is_full |= (self.free_bytes)(&self.folder).is_some_and(|free| free < look.bytes());
         let (stuck, left) = look.left.into_iter().partition(|(name, _)| self.stuck.contains_key(name));
         look.left = left;
@@ -237,7 +241,8 @@ impl Aside {
         look
     }
 
-    /// The second names, given or not, of all that the store has, and of whatever else lies there.
+    /// Returns the second names, whether they exist or not, of all files in the store's folders, including files that are not the
+    /// store's.
     fn in_store(&self, look: &mut Look) -> Vec<OsString> {
         let mut names: Vec<_> = look.pass(entries(&self.store)).iter().map(DirEntry::file_name).collect();
         for keyspace in look.pass(entries(&self.store.join("keyspaces"))) {
@@ -251,14 +256,14 @@ impl Aside {
         names
     }
 
-    /// The length of a file that the store does not have any more.
+    /// Returns the length of a file that the store no longer has, or None if the store still has it.
     fn bytes_left(&self, name: &OsStr) -> io::Result<Option<u64>> {
         let meta = fs::symlink_metadata(self.folder.join(name))?;
         Ok((meta.nlink() == 1 && !self.is_stored(name, &meta)?).then_some(meta.len()))
     }
 
-    /// Whether the store has this very file. The number of its names says so, too, where the file system counts right: nothing
-    /// that is in use may ever be cut.
+    /// Returns true if the store still has this file. This is checked in addition to the number of names, in case the file system
+    /// counts them wrong, because a file in use must never be truncated.
     fn is_stored(&self, name: &OsStr, meta: &Metadata) -> io::Result<bool> {
         let Some(first) = self.first_name(name) else { return Ok(true) };
         match fs::symlink_metadata(first) {
@@ -268,24 +273,24 @@ impl Aside {
         }
     }
 
-    /// Gives a file its second name, if it is one to have such and has none.
+    /// Gives a file its second name, if the file is eligible and has none.
     fn name(&mut self, name: OsString) -> io::Result<()> {
         let Some(first) = self.first_name(&name).filter(|_| self.counts_names && !self.names.contains(&name))
         else {
             return Ok(());
         };
         let second = self.folder.join(&name);
-        // Not found: the store was faster.
+        // If the file is not found, the store has already removed it.
         fs::hard_link(&first, &second)?;
-        // Whatever happens from here on, the name exists.
+        // The name exists from here on, even if the rest fails.
         self.names.insert(name.clone());
         let meta = fs::symlink_metadata(&second)?;
         self.counts_names = meta.nlink() >= 2 || !self.is_stored(&name, &meta)?;
         Ok(())
     }
 
-    /// Removes all second names: each of them keeps its file's bytes, and it cannot be known when to cut it. Files that the store
-    /// has stay under their own names.
+    /// Removes all second names, because each of them keeps its file's space allocated, and it is unknown when the file can be
+    /// truncated. Files that the store still has remain under their own names.
     fn let_go(&mut self, look: &mut Look) {
         for name in self.names.clone() {
             self.shorten(name, 0, look);
@@ -294,7 +299,7 @@ impl Aside {
         look.pass(Err(io::Error::new(ErrorKind::Unsupported, unsupported)))
     }
 
-    /// Takes a piece off the last files, or whole ones while too much waits.
+    /// Truncates the last files by `piece` bytes in total, or removes whole files while too much is waiting.
     fn cut(&mut self, look: &mut Look, piece: u64) {
         let waiting_bytes = if look.is_full { 0 } else { self.bounds.waiting_bytes };
         let beyond = look.bytes().saturating_sub(waiting_bytes);
@@ -308,7 +313,8 @@ impl Aside {
         }
     }
 
-    /// Leaves so much of a file, or nothing. Synced, so that the file system does not put the pieces together.
+    /// Truncates a file to `rest` bytes, or removes it if that is 0. The truncation is synced, so that the file system does not
+    /// combine several of them.
     fn shorten(&mut self, name: OsString, rest: u64, look: &mut Look) {
         let path = self.folder.join(&name);
         let failures = self.stuck.get(&name).copied().unwrap_or(0);
@@ -327,7 +333,7 @@ impl Aside {
             }
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 look.is_full |= says_full(&error);
-                // Report only the first failure, not every attempt.
+                // Log only the first failure, not every attempt.
                 if failures == 0 {
                     tracing::warn!(file = %path.display(), %error, "a file that the store has removed stays for now");
                 }
@@ -343,7 +349,7 @@ impl Aside {
     }
 }
 
-/// What is in a folder, which may be gone.
+/// Returns the entries of a folder. If the folder does not exist, there are none.
 fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     match fs::read_dir(folder) {
         Ok(entries) => entries.collect(),

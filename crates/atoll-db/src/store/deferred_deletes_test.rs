@@ -1,10 +1,10 @@
-//! What is cut, what is left alone, and when whole files go.
+//! Tests of which files are truncated, which are left alone, and when whole files are removed.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
 
 const MIB: usize = 1024 * 1024;
-/// A file of a few bytes goes in some pieces, a few files are too many.
+/// Limits so small that a file of a few bytes has several pieces, and a few files exceed the bound.
 const SMALL: Bounds = Bounds { piece_bytes: 10, waiting_bytes: 100 };
 
 fn bytes_in(folder: &Path) -> Vec<(OsString, u64)> {
@@ -14,7 +14,7 @@ fn bytes_in(folder: &Path) -> Vec<(OsString, u64)> {
     found
 }
 
-/// Files that the store has removed, and what a look finds of them.
+/// Returns a folder with files that the store has removed, and the result of a scan of it.
 fn removed(files: &[(&str, usize)]) -> (tempfile::TempDir, Aside, Look) {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join(FOLDER)).unwrap();
@@ -45,7 +45,8 @@ fn a_file_goes_in_pieces_once_the_store_has_removed_it_and_never_before() {
     aside.cut(&mut look, MIB as u64);
     assert_eq!(look.left, [("0-7".into(), 2 * MIB as u64)]);
 
-    // The next life finds a part, and another file by the same name, which waits for its turn; and one that is nobody's.
+    // The next life finds the rest of the file, a new file of the store with the same name, and a file that does not belong to the
+    // store.
     fs::write(tables.join("7"), b"new").unwrap();
     fs::write(aside.folder.join("7"), b"a stranger").unwrap();
     let mut aside = Aside::open(dir.path(), BOUNDS).unwrap();
@@ -60,7 +61,7 @@ fn a_file_goes_in_pieces_once_the_store_has_removed_it_and_never_before() {
     assert_eq!(bytes_in(&aside.folder), all);
 }
 
-/// As some file systems do for all of their files.
+/// Some file systems report a wrong count for all of their files.
 #[test]
 fn a_file_that_the_store_has_is_not_cut_whatever_the_count_of_its_names() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +98,7 @@ fn an_error_skips_what_it_is_about_until_the_next_look() {
     let (dir, mut aside, _) = removed(&[("1-1", 30), ("2.jnl", 40)]);
     let (link_refused, not_read) = (dir.path().join("0.jnl"), dir.path().join("keyspaces/0"));
     let not_asked = dir.path().join("keyspaces/1");
-    // So many that some come after those that fail, in whatever order they are read.
+    // There are so many that some come after the failing ones, in whatever order they are read.
     for tables in (2..10).map(|tree| dir.path().join(format!("keyspaces/{tree}/tables"))) {
         fs::create_dir_all(&tables).unwrap();
         fs::write(tables.join("3"), b"in use").unwrap();
@@ -137,7 +138,7 @@ fn a_second_name_that_somebody_removed_is_no_error_and_given_again() {
     assert_eq!(bytes_in(&aside.folder), [("3.jnl".into(), 6)]);
 }
 
-/// The thread itself, with its own pauses.
+/// Runs the thread itself, with its real pauses.
 #[test]
 fn after_an_error_the_thread_goes_on() {
     fn wait_for(done: impl Fn() -> bool) {
@@ -158,7 +159,7 @@ fn after_an_error_the_thread_goes_on() {
     wait_for(|| !second.exists());
 }
 
-/// A link to itself can be removed, but not opened.
+/// A symbolic link to itself can be removed, but not opened.
 #[test]
 fn a_file_that_cannot_be_cut_keeps_no_other_waiting_and_goes_whole_at_last() {
     let (_dir, mut aside, _) = removed(&[("1.jnl", 30)]);
@@ -182,7 +183,7 @@ fn a_file_that_cannot_be_cut_keeps_no_other_waiting_and_goes_whole_at_last() {
     assert_eq!((aside.names.len(), aside.stuck.len()), (1, 0));
 }
 
-/// Nothing removes a folder so.
+/// `remove_file` cannot remove a folder.
 #[test]
 fn a_file_that_cannot_be_removed_keeps_no_other_waiting_though_too_much_is_there() {
     let (_dir, mut aside, mut look) = removed(&[("1.jnl", 30), ("2.jnl", 40)]);
@@ -239,7 +240,7 @@ fn the_more_is_left_the_faster_it_goes() {
     assert_eq!(BOUNDS.pause(1), LOOK_EVERY);
     assert_eq!(BOUNDS.pause(1000 * BOUNDS.piece_bytes), PACE / 1000);
     assert_eq!(BOUNDS.pause(u64::MAX), REST);
-    // In larger pieces only where syncs are slow, too.
+    // Pieces are larger only if syncs are slow as well.
     let (piece, second) = (BOUNDS.piece_bytes, Duration::from_secs(1));
     assert_eq!(BOUNDS.piece(0, second), piece);
     assert_eq!(BOUNDS.piece(50 * piece, second), piece);

@@ -16,42 +16,43 @@ use super::pinned::{Items, Pinned};
 use super::{Change, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
 use crate::key_range::{Direction, KeyRange};
 
-/// The name of the current tree, before its number: the first byte of a key distinguishes applications. A refill makes the next tree.
+/// The prefix of the name of a tree, before its number. One tree holds the keys of all applications, whose first byte distinguishes
+/// them. A refill creates the next tree.
 const TREE: &str = "state-";
-/// The tree that says which one is read.
+/// The name of the tree that says which state is read.
 const CHOICE: &str = "choice";
 const CHOSEN: &str = "state";
-/// In the same tree: whose the store is.
+/// The key in the same tree that names the owner of the store.
 const OWNER: &str = "owner";
-/// Memory for writes that are in no file yet. Up to twice this may be in use while one memtable is written out.
+/// The memory for writes that are in no file yet. While one memtable is written out, up to twice this may be in use.
 const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
-/// What its own log may take on disk before memory is written out; fjall takes no less.
+/// The size that fjall's own log may reach on disk before memory is written out. fjall accepts no smaller value.
 const JOURNAL_BYTES: u64 = 128 * 1024 * 1024;
-/// Files that are kept open. A host that budgets the files that the process may open reserves this many for the disk, and some
-/// more.
+/// The number of files that are kept open. A host that budgets the open files of the process must reserve this many, and some more.
 const CACHED_FILES: usize = 256;
-/// A commit of this size or more is written directly as a file of the tree: it goes neither to the store's own log nor to its
-/// memory, from where it would be written out later. That memory is bounded only while the single worker is not busy merging files.
-/// Smaller: many small files, which are merged more often.
+/// A commit of at least this size is written directly as a file of the tree. It bypasses fjall's own log and its memory, from which
+/// it would be written out later. That memory is bounded only while the single worker is not busy merging files. If this is
+/// smaller, there are many small files, which are merged more often.
 const FILE_BYTES: usize = 8 * 1024 * 1024;
-/// Once this many files are unmerged, commits go the other way, on which the store makes them wait for its worker.
+/// Once this many files are unmerged, commits go through fjall's log and memory, where fjall makes them wait for its worker.
 const FILES_AT_MOST: usize = 24;
-/// Files that are not merged yet before they are. More: point reads look into more of them. Fewer: the same data is merged more often.
+/// Files are merged once there are this many unmerged ones. More: point reads search more of them. Fewer: the same data is merged
+/// more often.
 const MERGED_FILES: u8 = 8;
-/// Of a merged file.
+/// The target size of a merged file.
 const MERGED_FILE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// A store in a directory.
 ///
-/// After a failed write fjall accepts no more writes, because it does not know whether its memory and its disk agree. The next
-/// operation then closes the store and opens it again, which recovers what is on disk. Snapshots that were taken before cannot be
-/// read from then on, since they would keep the directory locked.
+/// After a failed write fjall accepts no more writes, because it does not know whether its memory and its disk agree. The store is
+/// then closed, and the next operation opens it again, which recovers what is on disk. Earlier snapshots cannot be read any more,
+/// because they would keep the directory locked.
 pub struct FjallStore {
     path: PathBuf,
     cache_bytes: u64,
-    /// None: it was closed after a failure, and is opened again by the next operation.
+    /// None after a failure closed the store. The next operation opens it again.
     open: Option<Open>,
-    /// What was given out and may still be read.
+    /// The snapshots that may still be read.
     views: Mutex<Vec<Weak<View>>>,
 }
 
@@ -61,7 +62,7 @@ struct Open {
     /// The number of the tree that is read.
     number: u64,
     tree: Keyspace,
-    /// A second state that is filled.
+    /// The second state, while it is filled.
     second: Option<Keyspace>,
     _deferred: DeferredDeletes,
 }
@@ -72,8 +73,8 @@ impl fmt::Debug for FjallStore {
     }
 }
 
-/// Whether a failure of fjall can pass. Its error for "an earlier write failed, none is taken any more" does not name the cause:
-/// opening the store again settles it.
+/// Returns whether an error of fjall may be temporary. Its error for "an earlier write failed, and no more writes are accepted"
+/// does not name the cause, but reopening the store may resolve it.
 fn persistence(error: &fjall::Error) -> Persistence {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => persistence_of(error),
@@ -91,16 +92,17 @@ fn closed(doing: &'static str) -> StoreError {
 }
 
 impl FjallStore {
-    /// Opens the store in a directory, which is made if there is none. `cache_bytes` of what was read stay in memory.
+    /// Opens the store in a directory, and creates it if it does not exist. Up to `cache_bytes` of the data that was read are
+    /// cached in memory.
     ///
     /// # Errors
-    /// It is in use, damaged, of another version, or the disk failed.
+    /// The store is in use, is damaged, or has another version, or the disk failed.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
         let open = Open::at(path, cache_bytes)?;
         Ok(FjallStore { path: path.to_owned(), cache_bytes, open: Some(open), views: Mutex::default() })
     }
 
-    /// Does something with the store, which is opened first if an earlier failure closed it, and closed if this one fails.
+    /// Performs an operation. Opens the store first if an earlier failure closed it, and closes it if this operation fails.
     fn with<T>(&mut self, f: impl FnOnce(&mut Open) -> Result<T, StoreError>) -> Result<T, StoreError> {
         if self.open.is_none() {
             self.open = Some(Open::at(&self.path, self.cache_bytes)?);
@@ -116,7 +118,7 @@ impl FjallStore {
         done
     }
 
-    /// Gives the directory back. Readers under way end first.
+    /// Closes the store and unlocks its directory. Waits for the current reads.
     fn close(&mut self) {
         for view in std::mem::take(&mut *lock(&self.views)).iter().filter_map(Weak::upgrade) {
             let parts = view.parts.write().unwrap_or_else(PoisonError::into_inner).take();
@@ -129,7 +131,7 @@ impl FjallStore {
 impl Open {
     fn at(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
         let opening = failed("was opened");
-        // One worker: with a core's worth of them it would take the node's cores for itself (X17).
+        // There is one worker, because more of them would occupy the node's cores (X17).
         let db = Database::builder(path)
             .cache_size(cache_bytes)
             .worker_threads(1)
@@ -147,7 +149,7 @@ impl Open {
         };
         let name = format!("{TREE}{number}");
         for other in db.list_keyspace_names() {
-            // Of a refill that was not finished, or that was just before the crash.
+            // It belongs to an unfinished refill, or a refill replaced it just before a crash.
             if other.starts_with(TREE) && *other != *name {
                 let other = db.keyspace(&other, KeyspaceCreateOptions::default).map_err(&opening)?;
                 db.delete_keyspace(other).map_err(&opening)?;
@@ -209,16 +211,17 @@ impl Open {
     }
 }
 
-/// The second state was lost when the store was opened again.
+/// The error after the second state was lost because the store was reopened.
 fn not_begun() -> StoreError {
     StoreError::passing("was refilled", "the refill has to begin anew")
 }
 
 impl FjallStore {
-    /// Binds the store to this owner if it has no owner yet; durable on return. `was_bound`: the owner had a store that said so.
+    /// Binds the store to this owner if it has no owner yet. The binding is durable when this returns. `was_bound`: the owner is
+    /// known to have had a store that named it.
     ///
     /// # Errors
-    /// It belongs to another owner, or cannot be read. Nothing was changed.
+    /// The store belongs to another owner or cannot be read, and was not changed.
     pub fn bind(&mut self, owner: &Owner, was_bound: bool) -> Result<Bound, OwnerError> {
         match &mut self.open {
             Some(open) => open.bind(owner, was_bound),
@@ -254,7 +257,7 @@ fn tree_options() -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES).compaction_strategy(Arc::new(leveled))
 }
 
-/// Writes changes as files of a tree, which it has all at once and durably. They are above everything that was committed before.
+/// Writes changes as files of a tree, atomically and durably. They take precedence over all earlier commits.
 fn write_files(tree: &Keyspace, mut changes: Vec<Change>) -> fjall::Result<()> {
     changes.sort_by(|(a, _), (b, _)| a.cmp(b));
     let mut files = tree.start_ingestion()?;
@@ -288,8 +291,8 @@ impl Store for FjallStore {
     fn persist(&mut self) -> Result<(), StoreError> {
         self.with(|open| {
             open.db.persist(PersistMode::SyncAll).map_err(|error| {
-                // Whatever the reason was, the next sync does not report what this one left out. A sync that was not tried left
-                // nothing out.
+                // A failed sync is permanent, whatever its reason, because the next sync does not report what this one failed to
+                // write. A sync that was not attempted has lost nothing.
                 let tried = !matches!(error, fjall::Error::Poisoned);
                 let error = failed("was synced")(error);
                 if tried { StoreError { persistence: Persistence::Lasting, ..error } } else { error }
@@ -314,9 +317,9 @@ impl Store for FjallStore {
     }
 }
 
-/// A snapshot, and the tree that it is of.
+/// A snapshot and its tree.
 struct Parts {
-    /// Dropped first: the data that it pins belongs to the tree.
+    /// This field is dropped first, because the data that it pins belongs to the tree.
     pinned: Option<Pinned>,
     snapshot: Snapshot,
     tree: Keyspace,
@@ -347,7 +350,7 @@ impl Parts {
     }
 }
 
-/// None once the store was closed.
+/// A snapshot of the store. Its parts are None once the store was closed.
 struct View {
     parts: RwLock<Option<Parts>>,
 }

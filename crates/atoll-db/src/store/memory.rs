@@ -1,5 +1,5 @@
-//! A store in memory. Data that was not persisted is lost in a crash, as on a disk. The handle stands for the disk, and a test can
-//! make it fail.
+//! A store in memory. Data that was not persisted is lost in a simulated crash, as on a disk. The handle represents the disk, and a
+//! test can make it fail.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ use super::versions::{Hold, Live, VersionedMap};
 use super::{Change, Persistence, Store, StoreError, StoreSnapshot};
 use crate::key_range::{Direction, KeyRange};
 
-/// The disk that a store stands for fails, or not. Shared by the store and its snapshots.
+/// Whether the simulated disk fails, and how. Shared by the store and its snapshots.
 #[derive(Clone, Debug, Default)]
 struct Failing(Arc<Mutex<Option<Persistence>>>);
 
@@ -33,14 +33,14 @@ struct Inner {
     map: Arc<VersionedMap>,
     live: Arc<Live>,
     version: u64,
-    /// What a crash goes back to.
+    /// The state that a crash restores.
     persisted: Arc<Snapshot>,
-    /// A second state that is filled.
+    /// The second state, while it is filled.
     second: Option<Vec<(Bytes, Bytes)>>,
     failing: Failing,
 }
 
-/// See the module documentation. Clones are one store.
+/// See the module documentation. Clones share one store.
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Mutex<Inner>>);
 
@@ -74,7 +74,7 @@ impl Inner {
 }
 
 impl MemoryStore {
-    /// An empty one.
+    /// Returns an empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -83,19 +83,19 @@ impl MemoryStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loses what was not persisted. Snapshots taken before stay as they are.
+    /// Simulates a crash: everything that was not persisted is lost. Earlier snapshots are unaffected.
     pub fn crash(&self) {
         let mut inner = self.inner();
         let items = inner.persisted.read(&KeyRange::all(), Direction::Forward, usize::MAX);
         *inner = Inner::of(items, inner.failing.clone());
     }
 
-    /// From here on every operation of the store and of its snapshots fails like this, and changes nothing; None: they work again.
+    /// Makes every operation of the store and of its snapshots fail from now on without an effect. None makes them work again.
     pub fn fail(&self, how: Option<Persistence>) {
         *self.inner().failing.lock() = how;
     }
 
-    /// How it fails.
+    /// Returns how the store currently fails, if it does.
     pub fn failing(&self) -> Option<Persistence> {
         *self.inner().failing.lock()
     }

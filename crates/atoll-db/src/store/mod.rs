@@ -1,8 +1,9 @@
-//! The local store of a replica: one ordered map from bytes to bytes, written in atomic batches by one thread, read through
-//! immutable snapshots by any.
+//! The local store of a replica: an ordered map from bytes to bytes. One thread writes it in atomic batches; any thread reads it
+//! through immutable snapshots.
 //!
-//! What is committed is visible at once and durable only after [`Store::persist`]; after a crash the store holds all batches up to
-//! some point at or above the last persist, whole and in order. The log is the write-ahead log (Delos §4.1).
+//! A committed batch is visible immediately, but durable only after [`Store::persist`]. After a crash the store holds every batch
+//! up to the last persist, and possibly some later ones, whole and in order. The log of the database serves as the write-ahead log
+//! (Delos §4.1).
 
 mod deferred_deletes;
 mod fjall;
@@ -25,52 +26,52 @@ pub use owner::{Bound, Owner, OwnerError};
 pub(crate) use points::Points;
 pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
 
-/// One change of a key: a new value, or None to delete it.
+/// A change of one key: a new value, or None to delete the key.
 pub type Change = (Bytes, Option<Bytes>);
 
-/// Whether a failure of a store can pass.
+/// Whether an error of a store may be temporary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// The system was short of something (space, descriptors, memory) or was interrupted: the same operation may succeed later.
+    /// The system was short of a resource (space, descriptors, memory) or was interrupted. The same operation may succeed later.
     Passing,
-    /// The failure proves a wrong state, or there is no sign that it can pass.
+    /// The error proves that the state is wrong, or there is no sign that it is temporary.
     Lasting,
 }
 
-/// The store failed. Nothing of the operation may be relied on. A replica repeats an operation whose failure can pass, and halts on
-/// any other failure.
+/// An error of the store. Whether the operation took effect is unknown. A replica retries the operation if the error may be
+/// temporary, and otherwise halts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the local store failed while it {doing}: {reason}")]
 pub struct StoreError {
-    /// What it was doing: "read", "committed" …
+    /// What the store was doing: "read", "committed" …
     pub doing: &'static str,
-    /// The reason, from the store or the system.
+    /// The reason that the store or the system gave.
     pub reason: String,
-    /// Whether it can pass.
+    /// Whether the error may be temporary.
     pub persistence: Persistence,
 }
 
 impl StoreError {
-    /// A failure that can pass.
+    /// Creates an error that may be temporary.
     pub fn passing(doing: &'static str, reason: impl Into<String>) -> Self {
         StoreError { doing, reason: reason.into(), persistence: Persistence::Passing }
     }
 
-    /// A failure that does not pass.
+    /// Creates a permanent error.
     pub fn lasting(doing: &'static str, reason: impl Into<String>) -> Self {
         StoreError { doing, reason: reason.into(), persistence: Persistence::Lasting }
     }
 
-    /// Whether the operation is worth repeating.
+    /// Returns true if the operation may succeed when it is retried.
     pub fn can_pass(&self) -> bool {
         self.persistence == Persistence::Passing
     }
 }
 
-/// Whether an error of the system can pass: it was short of something, or was interrupted.
+/// Returns whether an error of the system may be temporary: it was short of a resource or was interrupted.
 pub(crate) fn persistence_of(error: &std::io::Error) -> Persistence {
     use std::io::ErrorKind as K;
-    // The process's and the system's table of open files is full; the library has no kind for either.
+    // The table of open files, of the process or of the system, is full. The library has no error kind for either.
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;
     let short = matches!(
@@ -85,68 +86,70 @@ pub(crate) fn persistence_of(error: &std::io::Error) -> Persistence {
 
 /// See the module documentation.
 pub trait Store: Send + fmt::Debug {
-    /// All that is committed, as it is now. After a failure it may be unreadable until [`Store::reopen`] succeeds.
+    /// Returns a snapshot of everything that is committed now. After a failure it may be unreadable until [`Store::reopen`]
+    /// succeeds.
     fn snapshot(&self) -> Arc<dyn StoreSnapshot>;
 
-    /// Applies all changes or none. Visible when it returns; durable after [`Store::persist`], or before.
+    /// Applies all changes or none. They are visible when this returns, and durable after the next [`Store::persist`] at the
+    /// latest.
     ///
     /// # Errors
-    /// Whether it happened is unknown.
+    /// Whether the commit happened is unknown.
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError>;
 
-    /// Makes the store usable after a failure that can pass; nothing to do for one that stays usable.
+    /// Makes the store usable again after a temporary error. Does nothing in a store that stays usable.
     ///
     /// # Errors
-    /// It is not usable yet.
+    /// The store is not usable yet.
     fn reopen(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Makes durable what is committed.
+    /// Makes everything that is committed durable.
     ///
     /// # Errors
-    /// Whether it is durable is unknown.
+    /// Whether the commits are durable is unknown.
     fn persist(&mut self) -> Result<(), StoreError>;
 
-    /// Begins to fill a second state beside the one that is read, and drops an earlier one that was not finished. After a
-    /// crash a second state that was not finished is gone.
+    /// Begins a second state beside the one that is read, and drops an earlier second state that was not finished. An unfinished
+    /// second state does not survive a crash.
     ///
     /// # Errors
-    /// The state that is read is as it was.
+    /// The state that is read is unchanged.
     fn begin_refill(&mut self) -> Result<(), StoreError>;
 
     /// Adds entries to the second state.
     ///
     /// # Errors
-    /// The state that is read is as it was.
+    /// The state that is read is unchanged.
     fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError>;
 
-    /// Makes the second state the one that is read, durably and all at once. Snapshots taken before show the other still.
+    /// Replaces the state that is read with the second state, atomically and durably. Earlier snapshots still show the old state.
     ///
     /// # Errors
-    /// Which of the two is read after a restart is unknown; both are whole.
+    /// It is unknown which of the two states is read after a restart. Both are complete.
     fn finish_refill(&mut self) -> Result<(), StoreError>;
 
-    /// Bytes that it takes on disk, or in memory if it has none; about.
+    /// Returns the approximate size of the store in bytes, on disk, or in memory for a store without a disk.
     fn size_bytes(&self) -> u64;
 }
 
 /// An immutable state of a store.
 pub trait StoreSnapshot: Send + Sync + fmt::Debug {
-    /// Whether its reads never wait for a disk.
+    /// Returns true if reads never wait for a disk.
     fn is_in_memory(&self) -> bool;
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The key cannot be read.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
 
-    /// The first entries of a range in a direction, in that order: at most `limit`, at least one if there is one. Fewer than
-    /// `limit` means that there are no more.
+    /// Returns the first entries of a range in the given direction: at most `limit`. If there are fewer, the range has no more
+    /// entries.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The entries cannot be read.
     fn page(
         &self,
         range: &KeyRange,

@@ -1,5 +1,5 @@
-//! The owner of a store. A store in a folder that was copied from another node, or that stayed when its node got a new identity,
-//! names another owner, and nothing of it is served.
+//! The owner of a store. If the folder was copied from another node, or was left in place when its node got a new identity, the
+//! store names another owner, and nothing in it is served.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use atoll_core::{NodeId, StorageId};
 
 use super::StoreError;
 
-/// The node whose store it is, and the log that it follows.
+/// The node that owns a store, and the log that the store follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The cluster's name.
     pub cluster: String,
     /// The node.
     pub node: NodeId,
-    /// Its data directory.
+    /// The identity of its data directory.
     pub storage: StorageId,
     /// The log.
     pub log: String,
@@ -27,41 +27,41 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Whose a store was when it was opened.
+/// The owner of a store when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Nobody's: it was empty.
+    /// None: the store was empty.
     New,
-    /// This owner's.
+    /// This owner.
     Same,
-    /// It named no owner: it was written by a program that did not record one. It belongs to this owner from now on.
+    /// The store named no owner, because an earlier program that did not record one wrote it. It belongs to this owner from now on.
     Adopted,
 }
 
-/// What to do about it.
+/// Tells the operator what to do.
 const REBUILD: &str = "nothing of it is served: put back the folder that belongs here, or move this one away, and the node rebuilds its \
     state from the log and its peers";
 
-/// A store that was not opened. Nothing was changed.
+/// Why a store was not accepted. It was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnerError {
-    /// It cannot be read.
+    /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It is another one's.
+    /// The store belongs to another owner.
     #[error("the folder `database` belongs to {found}, and this is {expected}; {REBUILD}")]
     Foreign {
-        /// The owner that it names, as text.
+        /// The owner that the store names, as text.
         found: String,
-        /// Whose it should be.
+        /// The expected owner.
         expected: Owner,
     },
-    /// It does not say whose it is, and the one that belongs here does.
+    /// The store names no owner, although the store that belongs here does.
     #[error(
         "the folder `database` does not say whose it is, and the one that belongs to {expected} does; {REBUILD}"
     )]
     Unbound {
-        /// Whose it should be.
+        /// The expected owner.
         expected: Owner,
     },
 }

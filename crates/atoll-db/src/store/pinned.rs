@@ -1,7 +1,7 @@
-//! Snapshot reads that wait for no other thread. A read through fjall asks the tree for the files of the snapshot, under the lock
-//! that the tree holds while it writes and syncs a new list of its files: four syncs after each commit and each merge. On a busy
-//! disk that is half a second in which no command could be applied. A snapshot therefore remembers its files when it is taken
-//! (decision 0014).
+//! Snapshot reads that wait for no other thread. A read through fjall asks the tree for the files of the snapshot. This takes the
+//! lock that the tree holds while it writes and syncs a new list of its files, with four syncs after each commit and each merge. On
+//! a busy disk, no command could be applied for half a second. A snapshot therefore remembers its files when it is taken (decision
+//! 0014).
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::key_range::KeyRange;
 type Get = dyn Fn(&[u8]) -> fjall::Result<Option<Slice>> + Send + Sync;
 type Scan = dyn Fn(&KeyRange) -> Items + Send + Sync;
 
-/// Keys and values of a range, in order, that can be taken from both ends.
+/// The keys and values of a range, in order, from either end.
 pub(super) type Items = Box<dyn DoubleEndedIterator<Item = fjall::Result<(Slice, Slice)>>>;
 
-/// The files and the memory that a snapshot is made of. They are on disk for as long as this is there.
+/// The files and the memory of a snapshot. The files stay on disk until this is dropped.
 ///
-/// Functions, since the tree does not give a name to what they remember.
+/// It holds functions, because the types that they capture have no public names.
 pub(super) struct Pinned {
     get: Box<Get>,
     scan: Box<Scan>,
@@ -30,14 +30,17 @@ fn value_of(found: InternalValue) -> Option<Slice> {
 }
 
 impl Pinned {
-    /// What the tree shows a snapshot with this number, which must be held. Waits while the tree writes a list of its files.
+    /// Pins the files and the memory of the snapshot with this number. The caller must hold the snapshot. Waits while the tree
+    /// writes a list of its files.
     ///
-    /// None: part of it is in memory that is being written out, which only the tree itself can read.
+    /// Returns None if part of the snapshot is in memory that is being written out, because only the tree itself can read that
+    /// memory.
     pub(super) fn of(tree: &Keyspace, number: SeqNo) -> Option<Self> {
         let AnyTree::Standard(tree) = &tree.tree else { return None };
         let files_and_memory = tree.get_version_history_lock().get_version_for_snapshot(number);
         let memory = files_and_memory.active_memtable.clone();
-        // The order matters: data that is written out from here on is in the files too, and finding it in both does no harm.
+        // This check must come after the memory was captured. Data that is written out from now on is also in the files, and
+        // finding it in both does no harm.
         if tree.sealed_memtable_count() > 0 {
             return None;
         }
@@ -60,7 +63,7 @@ impl Pinned {
         })
     }
 
-    /// The value of a key, None if there is none.
+    /// Returns the value of a key, or None if the key does not exist.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -68,13 +71,13 @@ impl Pinned {
         (self.get)(key)
     }
 
-    /// The keys of a range that is not empty.
+    /// Returns the entries of a range, which must not be empty.
     pub(super) fn scan(&self, range: &KeyRange) -> Items {
         (self.scan)(range)
     }
 }
 
-/// The newest of what is in memory, or else in the files, from the newest on: as the tree itself does.
+/// Returns a lookup that searches the memory first, and then the files from the newest to the oldest, as the tree itself does.
 fn get(tree: &Tree, memory: Arc<Memtable>, number: SeqNo) -> Box<Get> {
     let files = tree.current_version();
     Box::new(move |key| {
@@ -111,10 +114,10 @@ mod tests {
     use super::*;
 
     type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-    /// A snapshot, what was pinned of it, and what it must show.
+    /// A snapshot, its pinned form, and the contents that both must show.
     type Taken = (Snapshot, Option<Pinned>, Model);
 
-    /// What is done with a tree: changes by way of its memory or of a file, and what its worker does.
+    /// A step of a test: a change through the tree's memory or through a file, or an action of the tree's worker.
     #[derive(Clone, Debug)]
     enum Step {
         Batch(BTreeMap<Vec<u8>, Option<u8>>),
@@ -186,7 +189,7 @@ mod tests {
         [of(&[], None), of(&[1], Some(&[2, 2])), of(&[2, 1, 3], None)]
     }
 
-    /// What is pinned shows the model, and so does the snapshot.
+    /// Checks that the pinned form and the snapshot both show the model.
     fn shows((snapshot, pinned, model): &Taken, tree: &Keyspace) {
         let Some(pinned) = pinned else { return };
         for a in 0..4 {
@@ -228,7 +231,7 @@ mod tests {
                 taken.push((snapshot, pinned, model.clone()));
                 shows(&taken[taken.len() - 1], &tree);
             }
-            // What was written and merged since then changes nothing.
+            // Later writes and merges do not change what a snapshot shows.
             for taken in &taken {
                 shows(taken, &tree);
             }

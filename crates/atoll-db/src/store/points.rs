@@ -1,4 +1,4 @@
-//! A map that is asked for single keys alone. It has no iteration, whose order would differ between runs.
+//! A map that supports only lookups of single keys. It cannot be iterated, because the order would differ between runs.
 
 #![allow(clippy::disallowed_types)] // Its order is seen by nobody: there is no way to.
 

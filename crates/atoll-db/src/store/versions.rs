@@ -1,4 +1,4 @@
-//! An ordered map that keeps the versions of a value which some reader may still ask for.
+//! An ordered map that keeps those versions of each value that a reader may still need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,27 +10,28 @@ use bytes::Bytes;
 use super::points::Points;
 use crate::key_range::{Direction, KeyRange};
 
-/// Least number of older versions of a key before a check whether any reader needs them.
+/// A key must have more older versions than this before they are checked for readers.
 const PRUNE_ABOVE: usize = 2;
-/// And this many times what the last check left. The next check comes after as many writes as it has versions to look at, so that a
-/// write costs the same however many versions readers hold (contracts X27). More: memory.
+/// The number of older versions must also exceed this multiple of what the last check kept. The cost of a check is thus spread over
+/// as many writes, and a write costs the same however many versions readers hold (contracts X27). If this is larger, more memory is
+/// used.
 const PRUNE_TIMES: usize = 2;
-/// Keys that a page looks at for each one that it may have.
+/// A page examines at most this many keys for each entry that it may return.
 const LOOKED_TIMES: usize = 2;
-/// Approximate memory that a key and a version take besides their bytes.
+/// The approximate memory overhead of a key and of a version, in bytes.
 const KEY_BYTES: usize = 96;
 const VERSION_BYTES: usize = 48;
 
-/// Versions that readers hold. A reader at `v` sees of each key the newest version that is not above `v`.
+/// The versions that readers hold. A reader at version `v` sees the newest version of each key that is not above `v`.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     held: Mutex<BTreeMap<u64, usize>>,
-    /// Looks whether somebody holds a version.
+    /// The number of checks whether a version is held.
     #[cfg(test)]
     looks: AtomicUsize,
 }
 
-/// A reader's hold on a version, given back on drop.
+/// A reader's hold on a version, released on drop.
 #[derive(Debug)]
 pub(crate) struct Hold {
     live: Arc<Live>,
@@ -42,18 +43,18 @@ fn lock(live: &Live) -> MutexGuard<'_, BTreeMap<u64, usize>> {
 }
 
 impl Live {
-    /// A hold on a version.
+    /// Holds a version.
     pub(crate) fn hold(self: &Arc<Self>, version: u64) -> Hold {
         *lock(self).entry(version).or_default() += 1;
         Hold { live: self.clone(), version }
     }
 
-    /// How many versions are held.
+    /// Returns how many versions are held.
     pub(crate) fn versions(&self) -> usize {
         lock(self).len()
     }
 
-    /// True if some reader is at a version in `[from, to)`.
+    /// Returns true if a reader holds a version in `[from, to)`.
     fn any_in(&self, from: u64, to: u64) -> bool {
         #[cfg(test)]
         self.looks.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl Live {
 }
 
 impl Hold {
-    /// How many versions readers of the same state hold, this one among them.
+    /// Returns how many versions all readers of this state hold, including this one.
     pub(crate) fn versions(&self) -> usize {
         self.live.versions()
     }
@@ -89,9 +90,9 @@ struct Version {
 #[derive(Debug)]
 struct Versions {
     newest: Version,
-    /// From old to new, all below `newest`.
+    /// The older versions in ascending order, all below `newest`.
     older: Vec<Version>,
-    /// More of them than this are looked through.
+    /// `older` is pruned once it has more versions than this.
     prune_above: usize,
 }
 
@@ -105,27 +106,27 @@ impl Versions {
     }
 }
 
-/// What a write replaced, so that it can be undone.
+/// What a write replaced. With it, the write can be undone.
 #[derive(Debug)]
 pub(crate) enum Prior {
-    /// Nothing was known of the key.
+    /// The map did not have the key.
     Unknown,
-    /// It had this value at an earlier version, which is kept.
+    /// The key had this value at an earlier version, which is kept.
     Older(Option<Bytes>),
-    /// It had this value at the same version.
+    /// The key had this value at the same version.
     Same(Option<Bytes>),
 }
 
-/// Keys whose values [`VersionedMap::newest`] reads at a time. More: a thread that puts keys in order waits longer, and readers
-/// behind it.
+/// [`VersionedMap::newest`] reads the values of this many keys at a time. If this is larger, a thread that sorts keys waits longer,
+/// and so do the readers behind it.
 const READ_AT_ONCE: usize = 256;
 
-/// Point reads, by far the most common, use the hash map.
+/// The keys and their versions. Point reads, by far the most common, use the hash map.
 #[derive(Debug, Default)]
 struct Table {
     points: Points<Versions>,
-    /// Keys that no scan has asked for since they were added: most layers are committed without a scan, and a writer should not pay
-    /// for keeping each key in order.
+    /// Keys that were added since the keys were last sorted. Most layers are committed without a scan, so a writer does not have to
+    /// keep the keys in order.
     unordered: Arc<Vec<Bytes>>,
 }
 
@@ -135,7 +136,7 @@ impl Table {
         Arc::make_mut(&mut self.unordered).push(key.clone());
     }
 
-    /// Removes a key; false: it may be in the order.
+    /// Removes a key. Returns false if the key may also be in the map's `order`.
     fn remove(&mut self, key: &[u8]) -> bool {
         self.points.remove(key);
         let is_last = self.unordered.last().is_some_and(|last| last == key);
@@ -146,18 +147,18 @@ impl Table {
     }
 }
 
-/// See the module documentation. Written by one thread, read by many.
+/// See the module documentation. One thread writes it, and many read it.
 #[derive(Debug)]
 pub(crate) struct VersionedMap {
-    /// The writer takes this lock for each key. Nobody holds it for longer than a few keys take, since a thread that waits to write
-    /// also blocks all readers that arrive after it.
+    /// The writer takes this lock for each key. Others hold it only for a few keys at a time, because a waiting writer also blocks
+    /// all readers that arrive after it.
     map: RwLock<Table>,
-    /// The keys that are not in `unordered`; a key that was just rolled back may still be here. Only scans and commits take this
-    /// lock, before `map`: putting keys in order takes a while.
+    /// The keys that are not in `unordered`. A key that was just rolled back may still be here. Only scans, commits and rollbacks
+    /// take this lock, always before `map`, because sorting keys takes a while.
     order: RwLock<Arc<BTreeSet<Bytes>>>,
     bytes: AtomicUsize,
     live: Arc<Live>,
-    /// Keys that pages looked at.
+    /// The number of keys that pages have examined.
     #[cfg(test)]
     pub(crate) passed: AtomicUsize,
 }
@@ -182,7 +183,7 @@ impl VersionedMap {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All keys, in order.
+    /// Returns all keys in order.
     fn in_order(&self) -> RwLockReadGuard<'_, Arc<BTreeSet<Bytes>>> {
         let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         if self.read().unordered.is_empty() {
@@ -190,7 +191,7 @@ impl VersionedMap {
         }
         drop(order);
         drop(self.put_in_order());
-        // Keys that were added since then are not visible to a reader that was here before.
+        // Keys that were added since are not visible to this reader, because its version is older.
         self.order.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,18 +211,18 @@ impl VersionedMap {
         Arc::make_mut(&mut self.put_in_order()).remove(key);
     }
 
-    /// Approximate memory that it takes.
+    /// Returns the approximate memory that the map takes, in bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What a reader at `at` sees: None if nothing is known of the key here, Some(None) if it was deleted.
+    /// Returns what a reader at `at` sees: None if the map does not have the key, Some(None) if the key is deleted.
     #[allow(clippy::option_option)] // Unknown here, known to be absent, known: three different things.
     pub(crate) fn get(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
         self.read().points.get(key)?.seen_at(at).map(|v| v.value.clone())
     }
 
-    /// Writes a version, which is not below any other; what it replaced.
+    /// Writes a version, which must not be below any other version of the key. Returns what it replaced.
     pub(crate) fn put(&self, key: &Bytes, value: Option<Bytes>, at: u64) -> Prior {
         let new_bytes = value.as_ref().map_or(0, Bytes::len);
         let mut map = self.write();
@@ -249,7 +250,7 @@ impl VersionedMap {
         Prior::Older(before)
     }
 
-    /// Takes back a write at `at` that replaced `prior`; the latest one of its key.
+    /// Undoes a write at `at` that replaced `prior`. It must be the latest write of the key.
     pub(crate) fn undo(&self, key: &[u8], prior: Prior, at: u64) {
         let mut map = self.write();
         let Some(versions) = map.points.get_mut(key) else { return };
@@ -278,9 +279,9 @@ impl VersionedMap {
         }
     }
 
-    /// Drops older versions that no reader is at.
+    /// Drops the older versions that no reader needs.
     fn prune(&self, versions: &mut Versions) {
-        // A rollback may return to the newest of the older ones, and the latest published view shows it.
+        // The newest of the older versions is always kept: a rollback may return to it, and the latest published view shows it.
         let Some(newest) = versions.older.pop() else { return };
         let mut above = newest.at;
         let mut kept = vec![newest];
@@ -298,7 +299,7 @@ impl VersionedMap {
         versions.older = kept;
     }
 
-    /// Drops a key that is deleted, if no reader can tell: for a map that has nothing below it.
+    /// Drops a deleted key if no reader can see the difference. Only for a map that has no layer below it.
     pub(crate) fn forget_deleted(&self, key: &[u8]) {
         let mut map = self.write();
         let Some(versions) = map.points.get(key) else { return };
@@ -318,9 +319,9 @@ impl VersionedMap {
         }
     }
 
-    /// The first keys of a range in a direction that a reader at `at` sees, including deleted ones: at most `limit`. Also the last
-    /// key that was looked at, if that was not the whole range. Possibly no key in front of it is visible: newer keys are passed
-    /// over, at most [`LOOKED_TIMES`] times `limit`.
+    /// Returns the first keys of a range, in the given direction, that a reader at `at` sees, including deleted ones: at most
+    /// `limit`. Also returns the last key that was examined, unless that was the whole range. There may be no visible key up to it,
+    /// because newer keys are skipped. Examines at most [`LOOKED_TIMES`] times `limit` keys.
     pub(crate) fn page(
         &self,
         range: &KeyRange,
@@ -358,12 +359,13 @@ impl VersionedMap {
         (got, until.cloned())
     }
 
-    /// The newest value of every key, deleted ones too, in order. For a map that is written no more.
+    /// Returns the newest value of every key in order, including deleted keys. For a map that is no longer written to.
     pub(crate) fn newest(&self) -> Vec<(Bytes, Option<Bytes>)> {
         self.newest_in_pieces(|| ())
     }
 
-    /// Calls `between` each time it has released its locks, so that a test can look. It sorts the keys without a lock.
+    /// Like [`VersionedMap::newest`], but calls `between` each time it has released its locks, for tests. Sorts the keys without a
+    /// lock.
     fn newest_in_pieces(&self, mut between: impl FnMut()) -> Vec<(Bytes, Option<Bytes>)> {
         let (ordered, unordered) = {
             let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
@@ -411,7 +413,7 @@ mod tests {
         for hold in &holds {
             assert_eq!(map.get(&hot, hold.version), Some(value(hold.version)), "what is held is shown");
         }
-        // What nobody holds any more goes with the next look.
+        // Versions that are no longer held are dropped at the next check.
         drop(holds);
         for at in 6_001..=14_000 {
             map.put(&hot, value(at), at);
@@ -435,9 +437,9 @@ mod tests {
         }
         let mut pieces = 0;
         let newest = map.newest_in_pieces(|| {
-            // Whoever may take a lock for writing keeps nobody waiting, and waits for nobody.
+            // Both locks are free, so the commit holds nobody up.
             assert!(map.map.try_write().is_ok() && map.order.try_write().is_ok(), "a lock is held");
-            // The last keys are put in order while the commit is under way.
+            // This scan sorts the last keys while the commit is under way.
             assert_eq!(page(2), [(keys[1_999].clone(), value(2))]);
             assert_eq!(map.get(&keys[0], 2), Some(value(1)));
             pieces += 1;

@@ -1,6 +1,7 @@
-//! A piece of a snapshot: entries in key order. Format 1, little endian: `magic [u8; 4] | format u8 | plain length u32 | crc32c u32 of what
-//! follows | zstd frame`; in the frame, for each entry, `key length u32 | value length u32 | key | value`. In format 2, for test builds of
-//! [`Level::NEXT`], the level that it was written at, `u16`, stands in front of the first entry of the frame.
+//! A chunk of a state snapshot: entries in key order. Format 1, little endian: `magic [u8; 4] | format u8 | plain length u32 |
+//! crc32c u32 of what follows | zstd frame`; the frame contains, for each entry, `key length u32 | value length u32 | key | value`.
+//! In format 2, for test builds of [`Level::NEXT`], the level at which the chunk was written, `u16`, precedes the first entry of
+//! the frame.
 
 use atoll_core::testing::next_level;
 use atoll_core::{Level, LevelRange};
@@ -9,53 +10,53 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 const MAGIC: [u8; 4] = *b"AtSn";
 const FIRST_FORMAT: u8 = 1;
 const NEXT_FORMAT: u8 = 2;
-/// What stands in front of the entries in the later format.
+/// The number of bytes that precede the entries in the later format.
 const MORE_BYTES: usize = 2;
 const HEADER_BYTES: usize = 13;
 const ENTRY_HEADER_BYTES: usize = 8;
-/// Most bytes of entries in a chunk, before compression. One entry of the longest kind fits.
+/// The maximum size of the entries in a chunk before compression. It has room for one entry of the maximum length.
 pub(super) const MAX_PLAIN_BYTES: usize = 1_010_000;
-/// Fast, and about a third of the size for text.
+/// The level of compression. It is fast and reduces text to about a third of its size.
 const LEVEL: i32 = 1;
 
-/// Why bytes are no chunk.
+/// Why bytes are not a valid chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
-    /// Too short, or not of a snapshot at all.
+    /// They are too short, or not part of a state snapshot.
     #[error("no chunk of a snapshot")]
     NoChunk,
-    /// Of a later version.
+    /// A later version of this program wrote the chunk.
     #[error("a chunk of format {0}; this program reads up to {1}")]
     Newer(u8, u8),
-    /// Damaged on its way or on disk.
+    /// The chunk is damaged.
     #[error("checksum {found:08x}, expected {expected:08x}")]
     Damaged {
-        /// As it is.
+        /// The checksum of the bytes.
         found: u32,
-        /// As it says.
+        /// The checksum in the header.
         expected: u32,
     },
-    /// The frame does not unpack to what the header says, or not to entries.
+    /// The decompressed frame does not have the length in the header, or does not contain valid entries.
     #[error("a chunk that does not unpack: {0}")]
     Malformed(&'static str),
 }
 
-/// Entries of a chunk.
+/// The entries of a chunk, in key order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk(pub Vec<(Bytes, Bytes)>);
 
-/// The format that is written at a level, and the highest that is read by a program whose highest level it is.
+/// Returns the format of chunks written at a level. It is also the highest format that a program with this highest level can read.
 fn format_at(level: Level) -> u8 {
     if next_level(level) { NEXT_FORMAT } else { FIRST_FORMAT }
 }
 
-/// Bytes that an entry takes in a chunk, before compression.
+/// Returns the size of an entry in a chunk before compression, in bytes.
 pub(super) fn size_of(key: &[u8], value: &[u8]) -> usize {
     ENTRY_HEADER_BYTES + key.len() + value.len()
 }
 
 impl Chunk {
-    /// Its portable form, at an active level. At most about a megabyte of entries may be in it.
+    /// Encodes the chunk at the active level. It may contain about a megabyte of entries at most.
     pub fn encode(&self, level: Level) -> Bytes {
         let format = format_at(level);
         let plain_bytes: usize = self.0.iter().map(|(k, v)| size_of(k, v)).sum();
@@ -69,7 +70,7 @@ impl Chunk {
             plain.put_slice(key);
             plain.put_slice(value);
         }
-        // Fails only for a level that there is not, or without memory.
+        // This fails only for an invalid compression level or without memory.
         let packed = zstd::bulk::compress(&plain, LEVEL).unwrap_or_default();
         let mut out = BytesMut::with_capacity(HEADER_BYTES + packed.len());
         out.put_slice(&MAGIC);
@@ -80,7 +81,7 @@ impl Chunk {
         out.freeze()
     }
 
-    /// Reads one.
+    /// Decodes a chunk.
     ///
     /// # Errors
     /// See [`ChunkError`]. Nothing is allocated beyond a chunk's limit.

@@ -1,4 +1,4 @@
-//! A snapshot fetched from a peer, piece by piece.
+//! Fetches a state snapshot from a peer, chunk by chunk.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use atoll_core::{CallError, Env, NodeId};
 use super::chunk::{Chunk, ChunkError};
 use super::message::FetchChunk;
 
-/// Longest wait for one piece.
+/// The longest wait for one chunk.
 const PIECE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why a snapshot was not fetched. Nothing was changed.
+/// Why a snapshot could not be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error(transparent)]
@@ -27,16 +27,16 @@ pub(crate) enum FetchError {
     Order(NodeId),
 }
 
-/// A piece, as it came.
+/// A decoded chunk.
 pub(crate) struct Piece {
     pub(crate) items: Vec<(Bytes, Bytes)>,
-    /// On the wire.
+    /// Its size on the wire.
     pub(crate) bytes: u64,
     pub(crate) below: LogPos,
     pub(crate) last: bool,
 }
 
-/// A snapshot that is being fetched from one peer.
+/// A state snapshot that is being fetched from one peer.
 pub(crate) struct Fetch {
     env: Env,
     peer: NodeId,
@@ -45,13 +45,13 @@ pub(crate) struct Fetch {
     after: Bytes,
 }
 
-/// Begins; entries below `at_least` must be in the snapshot.
+/// Begins to fetch a snapshot, which must include all entries below `at_least`.
 pub(crate) fn fetch(env: &Env, peer: NodeId, at_least: LogPos) -> Fetch {
     Fetch { env: env.clone(), peer, snapshot: 0, at_least, after: Bytes::new() }
 }
 
 impl Fetch {
-    /// The next piece.
+    /// Fetches the next chunk.
     pub(crate) async fn next(&mut self) -> Result<Piece, FetchError> {
         let ask = FetchChunk { snapshot: self.snapshot, at_least: self.at_least, after: self.after.clone() };
         let told = self.env.within(PIECE_WITHIN, self.env.call(self.peer, ask)).await;

@@ -1,9 +1,10 @@
-//! Compares the state that a store had when its replica was started with that of peers, before the state is shown to anybody.
+//! The start check: compares the state that the store had at startup with that of peers, before this replica shows the state to
+//! anyone.
 //!
-//! Peers report the hash of their current state. This replica compares it with its own once it has reached that position, which a
-//! reader of the newest state waits for anyway. A peer that is being compared itself reports its hash as well, so that after a
-//! start of the whole cluster no replica waits for another waiting one. Meanwhile the store is read for a short time; a scrub reads
-//! the rest.
+//! Peers report the hash of their current state. This replica compares it with its own hash once it has reached the same position,
+//! which a reader of the newest state has to wait for anyway. A peer that is itself in its start check also reports its hash;
+//! otherwise, after a start of the whole cluster, the replicas would wait for each other. Meanwhile the store is scrubbed for a
+//! short time, and a later scrub reads the rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +17,11 @@ use super::message::{AskHash, HashNow};
 use super::scrub::{Pace, scrub};
 use crate::engine::{Checked, Cluster, Core, Divergence, Mine};
 
-/// Longest wait for the answers to one round of questions: a peer that hangs must not hold up the answers of the others.
+/// The longest wait for the answers to one round of questions. A peer that hangs must not hold up the answers of the others.
 const ROUND_WITHIN: Duration = Duration::from_millis(100);
-/// Wait before peers that have not answered are asked again, and before this replica's position is checked again.
+/// The pause before peers that have not answered are asked again, and before this replica's position is checked again.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longest wait until this replica is where a peer was that has answered.
+/// The longest wait for this replica to reach the position of a peer that has answered.
 const THERE_WITHIN: Duration = Duration::from_secs(15);
 
 /// See the module documentation.
@@ -35,14 +36,14 @@ pub(crate) struct Inquiry {
     pub(crate) read_within: Duration,
 }
 
-/// What the answers so far say.
+/// The answers so far, compared with this replica.
 #[derive(Debug, Default)]
 struct Votes {
     same: Vec<HashNow>,
     /// The first peer with the same state.
     with: Option<NodeId>,
     differ: Vec<(NodeId, HashNow, u128)>,
-    /// Positions of peers that this replica has not reached.
+    /// The number of peers whose position this replica has not reached.
     ahead: usize,
 }
 
@@ -52,12 +53,12 @@ impl Votes {
         (1 + self.same.len() > self.differ.len()).then_some(Checked::Agrees { peer, below: told.below })
     }
 
-    /// More peers say that this replica is wrong than say that it is right; it counts itself among the latter.
+    /// Returns true if more peers have a different hash than replicas, including this one, have the same.
     fn is_outvoted(&self) -> bool {
         self.differ.len() > 1 + self.same.len()
     }
 
-    /// No peer confirms this replica's state, and a peer that was compared itself has another state.
+    /// Returns true if no peer confirms this replica's state, and a peer whose own check has succeeded has a different state.
     fn is_doubted(&self) -> bool {
         self.same.is_empty() && self.differ.iter().any(|(_, told, _)| told.vouched)
     }
@@ -69,7 +70,7 @@ impl Votes {
 }
 
 impl Inquiry {
-    /// Runs until it is known whether the replica may show what it has.
+    /// Runs until the check has ended.
     pub(crate) async fn run(self) {
         let (env, base) = (self.env.clone(), self.core.published().layers.base.clone());
         let (pace, threads) = (Pace::Until(env.now().after(self.read_within)), self.threads);
@@ -88,7 +89,7 @@ impl Inquiry {
         self.core.check.end(if self.core.is_withheld() { Checked::Refilled } else { checked });
     }
 
-    /// There is no other replica. Before the members are known there may be one.
+    /// Returns true if there is no other replica. As long as the members are not known, there may be one.
     fn is_alone(&self) -> bool {
         self.env.levels().is_settled() && self.cluster.peers(self.env.node()).is_empty()
     }
@@ -127,7 +128,7 @@ impl Inquiry {
         }
     }
 
-    /// Asks every peer that has not answered. Peers that are believed to be down are asked, too: after a start all of them are.
+    /// Asks every peer that has not answered. Peers that count as down are asked, too, because after a start all of them do.
     async fn ask(&self, told: &mut BTreeMap<NodeId, HashNow>) {
         let peers = self.cluster.peers(self.env.node()).into_iter().map(|c| c.node);
         let peers: Vec<NodeId> = peers.filter(|peer| !told.contains_key(peer)).collect();
@@ -136,7 +137,8 @@ impl Inquiry {
         told.extend(answers.into_ok());
     }
 
-    /// Drops the answers for positions that this replica has already left behind: those peers are asked again.
+    /// Compares the answers. Drops those for positions that this replica has already passed without keeping its hash; these peers
+    /// are asked again.
     fn count(&self, told: &mut BTreeMap<NodeId, HashNow>) -> Votes {
         let mut votes = Votes::default();
         told.retain(|peer, told| {

@@ -1,4 +1,4 @@
-//! What replicas ask each other. Kinds 500–599.
+//! The messages between replicas. They have the kinds 500–599.
 
 use atoll_contract::LogPos;
 use atoll_core::{message, record, rpc};
@@ -10,7 +10,7 @@ use crate::roles::REPLICA;
 record! {
     /// A [`HashAt`] on the wire.
     pub struct HashTold {
-        /// The first entry that is not in it.
+        /// The first position that the state does not include.
         pub below: LogPos,
         /// The hash.
         pub hash: u128,
@@ -24,42 +24,42 @@ impl From<&HashTold> for HashAt {
 }
 
 message! {
-    /// Asks a replica how far it is.
+    /// Asks a replica for its progress.
     pub struct AskReplica = 500 {}
 }
 
 message! {
-    /// How far a replica is.
+    /// The progress of a replica.
     pub struct ReplicaTold = 501 {
         /// Entries below are applied.
         pub applied_below: LogPos,
-        /// Entries below survive a loss of power in its store.
+        /// Entries below survive a power cut in its store.
         pub durable_below: LogPos,
-        /// Its hashes at some positions, rising.
+        /// Its hashes at some positions, in ascending order.
         pub hashes: Vec<HashTold>,
     }
 }
 
 message! {
-    /// Asks for a piece of a snapshot.
+    /// Asks for a chunk of a state snapshot.
     pub struct FetchChunk = 502 {
-        /// Which snapshot; 0: a new one.
+        /// The id of the snapshot. 0 requests a new one.
         pub snapshot: u64,
-        /// Of a new one: entries below must be in it.
+        /// A new snapshot must include all entries below this position.
         pub at_least: LogPos,
-        /// Keys above this one; empty: from the first.
+        /// The chunk must begin with the first key above this one. If empty, it begins with the first key of all.
         pub after: Bytes,
     }
 }
 
 message! {
-    /// A piece of a snapshot.
+    /// A chunk of a state snapshot.
     pub struct ChunkTold = 503 {
-        /// Which snapshot.
+        /// The id of the snapshot.
         pub snapshot: u64,
-        /// Entries below are in it.
+        /// The first position that the state does not include.
         pub below: LogPos,
-        /// There are no more keys.
+        /// Whether this chunk contains the last keys.
         pub last: bool,
     }
     + payload
@@ -68,17 +68,17 @@ message! {
 }
 
 message! {
-    /// To its own node: the data that was asked for is read.
+    /// Sent by the reader to the role on its own node: a requested chunk has been read.
     pub struct ChunkReady = 504 {
-        /// The number of the question.
+        /// The number of the request.
         pub question: u64,
-        /// Why it could not be read.
+        /// Why the chunk could not be read, if it could not.
         pub failed: Option<String>,
-        /// Which snapshot.
+        /// The id of the snapshot.
         pub snapshot: u64,
-        /// Entries below are in it.
+        /// The first position that the state does not include.
         pub below: LogPos,
-        /// There are no more keys.
+        /// Whether this chunk contains the last keys.
         pub last: bool,
     }
     + payload
@@ -87,34 +87,34 @@ message! {
 }
 
 message! {
-    /// Asks whether a replica serves. Earlier programs refuse it: their replicas count as in service.
+    /// Asks whether a replica is in service. Earlier programs refuse this message, and their replicas count as in service.
     pub struct AskService = 507 {}
 }
 
 message! {
-    /// Whether a replica serves.
+    /// Whether a replica is in service.
     pub struct ServiceTold = 508 {
-        /// It serves nobody: it has halted, makes no progress, or is known to be wrong.
+        /// Whether it is out of service because it has halted, makes no progress, or is known to be wrong.
         pub out_of_service: bool,
-        /// Its store has taken nothing for long.
+        /// Whether its store has accepted no commit for a long time.
         pub behind: bool,
     }
 }
 
 message! {
-    /// Asks a replica for the hash of its current state. Earlier programs refuse it: a replica that starts is not compared with
-    /// theirs.
+    /// Asks a replica for the hash of its current state. Earlier programs refuse this message, so a replica that starts is not
+    /// compared with theirs.
     pub struct AskHash = 509 {}
 }
 
 message! {
-    /// The hash of the state that a replica has now.
+    /// The hash of the current state of a replica.
     pub struct HashNow = 510 {
-        /// Entries below are in it.
+        /// The first position that the state does not include.
         pub below: LogPos,
-        /// Of every key and value of the applications.
+        /// The hash of all keys and values of the applications.
         pub hash: u128,
-        /// It was itself compared with a peer after its start, or began with nothing.
+        /// Whether it was itself compared successfully after its start, was refilled, or began empty.
         pub vouched: bool,
     }
 }

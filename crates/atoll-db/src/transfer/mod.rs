@@ -1,15 +1,15 @@
-//! State transfer: a replica that lacks entries which the log no longer has fetches a snapshot from a peer; replicas compare their
-//! hashes; the log is trimmed behind them (Delos §4.1; virtuallog §6).
+//! State transfer: a replica that lacks entries which the log no longer has is refilled from a peer. Replicas compare their hashes,
+//! and the log is trimmed below what they have (Delos §4.1; virtuallog §6).
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `chunk.rs` | the portable form of a snapshot: sorted entries, compressed, with checksums |
-//! | `message.rs` | what replicas ask each other |
-//! | `server.rs` | the role that answers |
-//! | `fetch.rs` | a snapshot fetched from a peer |
-//! | `inquiry.rs` | the state of a replica that was just started, compared before it serves |
-//! | `patrol.rs` | hashes compared, the log trimmed (compaction) |
-//! | `scrub.rs` | the store read again |
+//! | `chunk.rs` | the encoding of a state snapshot: sorted entries, compressed, with checksums |
+//! | `message.rs` | the messages between replicas |
+//! | `server.rs` | the server role that answers them |
+//! | `fetch.rs` | fetches a state snapshot from a peer |
+//! | `inquiry.rs` | the start check: compares the state of a replica before it serves |
+//! | `patrol.rs` | periodically compares hashes and trims the log |
+//! | `scrub.rs` | reads the store and compares it with its hashes |
 //!
 //! A state snapshot is read from a store snapshot, which holds whole entries and the position after the last one. Taking a store
 //! snapshot costs nothing, and the replica continues to apply entries. A replica shows its old state until the refill is complete.

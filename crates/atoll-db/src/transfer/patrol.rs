@@ -1,4 +1,4 @@
-//! Periodically commits, asks the other replicas how far they are, compares hashes, and trims the log.
+//! Periodically commits, asks the other replicas for their progress, compares hashes, and trims the log.
 //!
 //! The trim policy: the log is trimmed below the position that is durable in the stores of all replicas in service. The last
 //! `keep_entries` entries are kept, so that a node that was away for a short time catches up from the log; a node that was away for
@@ -22,11 +22,12 @@ use crate::engine::{Cluster, Core, Divergence, Options};
 use crate::mutants;
 use crate::replica::HashAt;
 
-/// Longest wait for the answers.
+/// The longest wait for the answers.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// How long a node that is up but does not answer is waited for.
+/// How long the trim waits for a node that is up but does not answer.
 const SILENT_FOR: Duration = Duration::from_secs(60);
-/// The log is trimmed only when at least this share of it can go, because each trim is a write to the register.
+/// The log is trimmed only if at least `keep_entries` divided by this many entries can be trimmed, because each trim writes to the
+/// register.
 const WORTH_SHARE: u64 = 4;
 
 /// See the module documentation.
@@ -38,24 +39,24 @@ pub(crate) struct Patrol {
     pub(crate) commit: Box<dyn Fn() + Send + Sync>,
     pub(crate) threads: bool,
     pub(crate) options: Options,
-    /// Nodes that are up and do not answer.
+    /// The nodes that are up but do not answer, and since when.
     pub(crate) silent: BTreeMap<NodeId, Tick>,
 }
 
-/// What a replica says.
+/// The answers of a replica.
 struct Told {
     replica: ReplicaTold,
-    /// It is not waited for.
+    /// The trim does not wait for it.
     out: bool,
 }
 
-/// Whether a replica is not waited for.
+/// Returns true if the trim does not wait for a replica.
 fn is_out(told: &ServiceTold) -> bool {
     (told.out_of_service || told.behind) && !mutant(mutants::DB_HALTED_HOLDS_TRIM)
 }
 
 impl Patrol {
-    /// Runs forever.
+    /// Patrols forever.
     pub(crate) async fn run(mut self) {
         let mut next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
         loop {
@@ -74,7 +75,7 @@ impl Patrol {
         }
     }
 
-    /// What the replicas that are believed to be up report; None for one that did not answer.
+    /// Asks the replicas whose nodes count as up. Returns None for each one that did not answer.
     async fn ask(&self) -> BTreeMap<NodeId, Option<Told>> {
         let peers = self.cluster.peers(self.env.node()).into_iter();
         let peers: Vec<NodeId> = peers.filter(|c| c.alive).map(|c| c.node).collect();
@@ -88,7 +89,7 @@ impl Patrol {
         let services: Vec<(NodeId, ServiceTold)> = services.collect();
         for (node, replica) in answers {
             let service = services.iter().find(|(of, _)| *of == node).map(|(_, service)| service);
-            // A replica that does not report its service is waited for.
+            // The trim waits for a replica that does not report whether it is in service.
             told.insert(node, Some(Told { replica, out: service.is_some_and(is_out) }));
         }
         told
@@ -116,7 +117,7 @@ impl Patrol {
             let against = theirs.iter().filter(|(_, h)| h == hash).count();
             let with = 1 + theirs.iter().filter(|(_, h)| *h == sample.hash).count();
             let found = Divergence { below: sample.below, mine: sample.hash, peer: *node, theirs: *hash };
-            // This replica is the one that is wrong if most say so; with only two, it cannot be decided.
+            // This replica is the wrong one if it is outvoted. Two replicas alone cannot decide which of them is wrong.
             self.core.diverged(found, against > with);
             return;
         }
@@ -134,11 +135,11 @@ impl Patrol {
             self.core.ask_for_scrub();
             return;
         };
-        // Alone it has nobody to be refilled from.
+        // Without other replicas, there is no peer that could refill this one.
         self.core.scrubbed(found, !self.cluster.peers(self.env.node()).is_empty());
     }
 
-    /// Since when nodes that are up do not answer.
+    /// Records since when nodes that are up have not answered.
     fn note_silence(&mut self, told: &BTreeMap<NodeId, Option<Told>>) {
         let now = self.env.now();
         self.silent.retain(|node, _| told.get(node).is_some_and(Option::is_none));
@@ -147,7 +148,8 @@ impl Patrol {
         }
     }
 
-    /// The position below which enough replicas have everything on their disks, None: they do not, or it is not this node that trims.
+    /// Returns the position below which every entry is durable on enough replicas. None if too few are in service, if a silent one
+    /// may still need entries, or if another node trims.
     fn covered(&self, told: &BTreeMap<NodeId, Option<Told>>) -> Option<LogPos> {
         let (me, now) = (self.env.node(), self.env.now());
         if is_out(&self.core.service()) {
@@ -163,7 +165,7 @@ impl Patrol {
                     below = below.min(answer.replica.durable_below);
                     in_service += 1;
                 }
-                // Up but silent: it may need the entries that would be trimmed.
+                // The node is up but silent. It may need the entries that would be trimmed.
                 None if self.silent.get(node).is_none_or(|since| now.since(*since) < SILENT_FOR) => {
                     return None;
                 }

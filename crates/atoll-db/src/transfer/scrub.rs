@@ -1,7 +1,7 @@
-//! Reads the whole store again, slowly: it must hold what was written to it.
+//! Scrubs the store: reads all of it and checks that it holds what was written.
 //!
-//! The hash of every range of keys that a read snapshot shows must be the one that its commits maintained (`replica/ranges.rs`). A
-//! scrub therefore names, by their keys, both data that cannot be read and data that reads well but is not what was written.
+//! In a store snapshot, the hash of every range of keys must equal the hash that the commits maintained (`replica/ranges.rs`). A
+//! scrub therefore reports the keys both of data that cannot be read and of data that can be read but is not what was written.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,41 +18,41 @@ use crate::key_range::{Direction, KeyRange};
 use crate::replica::{FIRST, Ranges, StateRecord, hash_of};
 use crate::store::{StoreError, StoreSnapshot};
 
-/// Entries that are read at once.
+/// The number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 256;
-/// Pause after each page: the disk and the cores are for others.
+/// The pause after each page, which leaves the disk and the cores to other work.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Of entries below.
+    /// The first position that the scrubbed state does not include.
     pub below: LogPos,
-    /// Keys that were read.
+    /// The number of keys that were read.
     pub keys: u64,
-    /// What is wrong; None: nothing.
+    /// The damage that was found, if any.
     pub wrong: Option<Rot>,
 }
 
 /// A part of the store that is not what was written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rot {
-    /// The keys that it is among, as the store has them: with the application's number in front.
+    /// The range of keys that contains the damage. As in the store, the application's number precedes each key.
     pub keys: KeyRange,
-    /// Of entries below.
+    /// The first position that the scrubbed state does not include.
     pub below: LogPos,
-    /// How it was noticed.
+    /// How the damage was detected.
     pub fault: Fault,
-    /// How many more ranges are wrong.
+    /// The number of other damaged ranges.
     pub more: u64,
 }
 
-/// How it was noticed that the store does not have what was written.
+/// How damage to the store was detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It cannot be read.
+    /// The range cannot be read.
     Unreadable(StoreError),
-    /// It reads well, and is something else.
+    /// The range can be read, but its contents are not what was written.
     Differs {
         /// The hash of what was written.
         written: u128,
@@ -87,9 +87,9 @@ type Read = Result<Vec<(Bytes, Bytes)>, StoreError>;
 /// How fast a scrub runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// With a pause after each page.
+    /// It pauses after each page.
     Slowly,
-    /// As fast as possible, and no longer than until this time: somebody waits for it.
+    /// As fast as possible, and only until this time, because a caller is waiting.
     Until(Tick),
 }
 
@@ -101,8 +101,8 @@ struct Scrub<'a> {
     done: Scrubbed,
 }
 
-/// Reads everything. None: either the store was short of a resource, which says nothing about its contents; or time ran out, and
-/// nothing wrong was found in the part that was read.
+/// Scrubs a store snapshot. Returns None if the store was short of a resource, which says nothing about its contents, or if time
+/// ran out before any damage was found.
 pub(super) async fn scrub(
     env: &Env,
     base: Arc<dyn StoreSnapshot>,
@@ -125,7 +125,7 @@ pub(super) async fn scrub(
                 }
                 scrub.range(ranges.range(index), row.sum).await?;
             }
-            // The engine wrote both itself: they can differ only if one of them was altered.
+            // The engine keeps both consistent, so they can differ only if one of them is damaged.
             if ranges.total() != record.hash && scrub.done.wrong.is_none() {
                 scrub.found(engine, Fault::Differs { written: record.hash, read: ranges.total() });
             }
@@ -166,7 +166,7 @@ impl Scrub<'_> {
             self.done.keys += page.len() as u64;
             match self.pace {
                 Pace::Slowly => self.env.sleep(PAUSE).await,
-                // A range that is not read as a whole cannot be judged.
+                // A range that was not read completely cannot be checked.
                 Pace::Until(_) if self.is_late() => return Some(()),
                 Pace::Until(_) => {}
             }

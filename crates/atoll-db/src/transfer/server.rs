@@ -1,4 +1,4 @@
-//! The role that reports to peers how far this replica is, and serves snapshots.
+//! The server role that reports this replica's progress to its peers and serves state snapshots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,27 +21,27 @@ use crate::key_range::{Direction, KeyRange};
 use crate::replica::{HashAt, StateRecord};
 use crate::store::{StoreError, StoreSnapshot};
 
-/// Snapshots that are handed out at once, at most.
+/// The maximum number of snapshots that are open at the same time.
 const MOST_SNAPSHOTS: usize = 4;
-/// A snapshot that nobody has asked for during this time is dropped.
+/// A snapshot that has not been requested for this long is dropped.
 const IDLE: Duration = Duration::from_secs(30);
-/// Questions that wait for a piece to be read, at most.
+/// The maximum number of requests that wait for a chunk to be read.
 const MOST_QUESTIONS: usize = 8;
-/// Entries that are read from the store at once.
+/// The number of entries that are read from the store at a time.
 const PAGE_ENTRIES: usize = 64;
-/// A chunk is full at about this many bytes before compression.
+/// A chunk is full when it has this many bytes before compression.
 const FULL_BYTES: usize = 512 * 1024;
 
-/// What the role serves from: a replica, once it is open.
+/// The replica that the role serves, once it is open.
 pub(crate) struct Source {
     pub(crate) core: Arc<Core>,
-    /// Has the replica commit what it has.
+    /// Makes the replica commit everything that it has applied.
     pub(crate) commit: Box<dyn Fn() + Send + Sync>,
-    /// Pieces are read in a thread, not in the node's.
+    /// Whether chunks are read in separate threads instead of the node's thread.
     pub(crate) threads: bool,
 }
 
-/// Where a replica hands itself to its role. Clones are one.
+/// The place through which a replica becomes available to its role. Clones share it.
 #[derive(Clone, Default)]
 pub struct Shelf(Arc<OnceLock<Source>>);
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Shelf {
 
 impl Shelf {
     pub(crate) fn fill(&self, source: Source) {
-        // A node has one database; a second one is not served from.
+        // A node has one database. A second one would not be served.
         let _ = self.0.set(source);
     }
 }
@@ -78,7 +78,7 @@ fn refuse(from: Caller, reason: impl Into<String>, out: &mut Effects) {
 }
 
 impl ReplicaRole {
-    /// Serves from what is on the shelf.
+    /// Creates the role, which serves the replica on `shelf`.
     pub fn new(env: Env, shelf: Shelf) -> Self {
         ReplicaRole { env, shelf, open: BTreeMap::new(), questions: BTreeMap::new(), asked: 0 }
     }
@@ -113,7 +113,7 @@ impl ReplicaRole {
         out.run("db.chunk", answer(self.env.clone(), work, source.threads));
     }
 
-    /// The snapshot that is meant: an open one, or a new one.
+    /// Returns the id of the requested snapshot, which may be a new one. The error is the reason for a refusal.
     fn snapshot(&mut self, now: Tick, source: &Source, m: &FetchChunk) -> Result<u64, String> {
         if m.snapshot != 0 {
             return Ok(m.snapshot);
@@ -146,7 +146,7 @@ impl ReplicaRole {
         let Some(source) = self.shelf.0.get() else {
             return refuse(from, "no database is open on this node", out);
         };
-        // A replica that is known to be wrong has no say.
+        // The hash of a replica that is known to be wrong does not count.
         match source.core.check.now().filter(|_| !source.core.is_withheld()) {
             Some(HashAt { below, hash }) => {
                 let vouched = source.core.check.vouches();
@@ -206,11 +206,11 @@ struct Reading {
     below: LogPos,
     base: Arc<dyn StoreSnapshot>,
     after: Bytes,
-    /// The active one.
+    /// The active level.
     level: Level,
 }
 
-/// Reads a piece, and hands it to the role.
+/// Reads a chunk and posts it to the role on this node.
 fn answer(env: Env, work: Reading, threads: bool) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let (question, snapshot, below) = (work.question, work.snapshot, work.below);
@@ -226,11 +226,11 @@ fn answer(env: Env, work: Reading, threads: bool) -> BoxFuture<'static, ()> {
     })
 }
 
-/// Runs `f` in a separate thread that lives for one piece: callers that read like this are in no hurry.
+/// Runs `f` in a thread that ends with it. The cost of starting a thread does not matter, because the callers are not in a hurry.
 pub(super) fn in_thread<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
     let (done, wait) = ticket();
     let thread = std::thread::Builder::new().name(name.to_owned());
-    // Without a thread the ticket is abandoned, and its reader sees that.
+    // If the thread cannot be started, the ticket is abandoned, which its waiter notices.
     drop(thread.spawn(move || done.complete(f())));
     wait
 }

@@ -1,4 +1,4 @@
-//! A small application: a map of words to numbers, with their sum in a cache.
+//! A small application for tests: a map from words to numbers, with their sum in a cache.
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
@@ -11,13 +11,13 @@ pub type MapEngine = Engine<Map>;
 
 #[derive(Default)]
 pub struct Map {
-    /// Of all values; a cache. None: to be built anew.
+    /// A cache of the sum of all values. None if it has to be rebuilt.
     sum: Option<u64>,
-    /// Not the same on all replicas, in a test of what must not be.
+    /// Differs between replicas in tests of divergence.
     salt: u64,
 }
 
-/// Commands: a letter, then `key=value`.
+/// Returns a command that sets a key. A command is a letter, followed by `key=value`.
 pub fn put(key: &str, value: &str) -> Bytes {
     format!("p{key}={value}").into()
 }
@@ -26,12 +26,12 @@ pub fn delete(key: &str) -> Bytes {
     format!("d{key}=").into()
 }
 
-/// Adds to a number.
+/// Returns a command that adds to a number.
 pub fn add(key: &str, n: u64) -> Bytes {
     format!("a{key}={n}").into()
 }
 
-/// Writes, tells, and is rejected.
+/// Returns a command that writes a key, emits an event, and is then rejected.
 pub fn fail(key: &str, value: &str) -> Bytes {
     format!("f{key}={value}").into()
 }
@@ -40,17 +40,17 @@ pub fn panic(key: &str) -> Bytes {
     format!("!{key}=").into()
 }
 
-/// Writes one key; writes another and takes it back.
+/// Returns a command that writes one key, then writes another and rolls that back.
 pub fn two_parts(stays: &str, goes: &str) -> Bytes {
     format!("2{stays}={goes}").into()
 }
 
-/// Writes what differs between replicas.
+/// Returns a command that writes the salt, which may differ between replicas.
 pub fn salted(key: &str) -> Bytes {
     format!("x{key}=").into()
 }
 
-/// The sum, as the cache has it.
+/// Returns a command that replies with the cached sum.
 pub fn sum() -> Bytes {
     Bytes::from_static(b"s=")
 }

@@ -1,4 +1,4 @@
-//! Replicas over one virtual log, their nodes and stores, and what the outside saw of them.
+//! A simulated world: replicas on one virtual log, their nodes and stores, and a record of what clients observed.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -21,13 +21,14 @@ use super::{Map, MapEngine, add, fail, items};
 
 pub const NODES: u32 = 3;
 
-/// What the outside saw.
+/// What clients observed.
 #[derive(Default)]
 pub struct Book {
-    /// What became of each proposal: applied at this place, or None if that is not known. Those that did not happen are not in it.
+    /// The outcome of each proposal: the place where it was applied, or None if the outcome is unknown. Proposals that did not
+    /// happen are removed.
     pub proposals: BTreeMap<u64, Option<(LogPos, u32)>>,
     pub refused: Vec<u64>,
-    /// The state at a position, as some replica showed it.
+    /// The state at each position, as the first replica showed it.
     pub states: BTreeMap<LogPos, Vec<(String, String)>>,
     pub violations: Vec<String>,
     pub applied: u64,
@@ -50,7 +51,7 @@ impl Book {
 
 pub type Shared = Arc<Mutex<Book>>;
 
-/// Notes that events come before the view that shows them (X19).
+/// Checks that events arrive before the view that shows their effects (X19).
 pub struct EventsFirst {
     pub engine: MapEngine,
     pub book: Shared,
@@ -66,8 +67,8 @@ impl Observer<String> for EventsFirst {
     }
 }
 
-/// Every node believes that all are up, or, if this is set, that none is. One more only keeps entries: it has no replica, so nobody
-/// must wait for one.
+/// A directory in which all nodes are up, or, if `down` is set, none. It has one more node, which only stores entries and has no
+/// replica, so no replica may wait for it.
 pub struct Everybody {
     pub down: Arc<AtomicBool>,
 }
@@ -96,7 +97,7 @@ pub struct Node {
     pub db: Database,
     pub engine: MapEngine,
     pub log: Arc<VirtualLog>,
-    /// Its proposals in this life, in order.
+    /// The proposals of the node in this life, in order.
     pub order: Arc<Mutex<Vec<u64>>>,
 }
 
@@ -106,11 +107,11 @@ pub struct World {
     pub stores: Vec<MemoryStore>,
     pub shelves: Vec<Shelf>,
     pub wiped: u64,
-    /// Nobody finds anybody.
+    /// If set, all nodes count as down.
     pub down: Arc<AtomicBool>,
-    /// By how much their clocks are ahead, in milliseconds.
+    /// How far the clock of each node is ahead, in milliseconds.
     pub ahead_ms: Arc<[AtomicU64; NODES as usize]>,
-    /// What makes a replica differ from the others.
+    /// The salt of each replica. A different salt makes the replica diverge from the others.
     pub salts: [u64; NODES as usize],
     pub nodes: Vec<Node>,
     pub orders: Vec<Arc<Mutex<Vec<u64>>>>,
@@ -198,7 +199,7 @@ impl World {
         Node { db, engine, log, order }
     }
 
-    /// A proposal of a node; its end is noted when it comes.
+    /// Proposes a command at a node, and records its outcome when it ends.
     pub fn propose(&mut self, n: usize, r: u64) {
         self.next += 1;
         let (id, node) = (self.next, &self.nodes[n]);
@@ -232,7 +233,7 @@ impl World {
         drop(self.driver.env(NodeId(n as u32 + 1)).launch("test.propose", work));
     }
 
-    /// A linearizable read: it shows all that was answered before it began.
+    /// Starts a linearizable read, which must show everything that was acknowledged before it began.
     pub fn read(&self, n: usize) {
         let (book, engine) = (self.book.clone(), self.nodes[n].engine.clone());
         let before: Vec<(u64, LogPos)> = {
@@ -278,7 +279,7 @@ impl World {
                 self.kill(n);
             }
             if r.is_multiple_of(71) {
-                // An emptied node.
+                // The node loses its store.
                 self.stores[n] = MemoryStore::new();
                 self.kill(n);
                 self.wiped += 1;
@@ -288,13 +289,13 @@ impl World {
         self.servers.faults(|f| *f = Default::default());
     }
 
-    /// `kill -9`, and its disk forgets what was not persisted.
+    /// Kills a node. Its disk loses everything that was not persisted.
     pub fn kill(&mut self, n: usize) {
         self.stores[n].crash();
         self.kill_keeping(n);
     }
 
-    /// `kill -9`; the system lives on, and writes what it was given.
+    /// Kills a node. The operating system survives, so its disk keeps everything that was committed.
     pub fn kill_keeping(&mut self, n: usize) {
         let shelf = Shelf::default();
         self.driver.restart(NodeId(n as u32 + 1), |core| with_role(core, &shelf)).unwrap();
@@ -302,14 +303,14 @@ impl World {
         self.nodes[n] = self.open(n as u32);
     }
 
-    /// Of 100 commands all are in the stores, and node 2 was restarted with a value that somebody altered on its disk.
+    /// Returns a world with 100 commands in all stores, in which node 2 was restarted after one value on its disk was altered.
     pub fn altered(seed: u64) -> World {
         let mut world = World::new(seed);
         for n in 0..100 {
             world.propose(n % 3, 1);
             world.driver.run_for(Duration::from_millis(3));
         }
-        // Past the last idle commit, so that the overlay has nothing to hide it by.
+        // Wait until the last commit of an idle replica, so that no overlay hides the altered value.
         world.driver.run_for(Duration::from_millis(300));
         let key = Bytes::from_static(b"\x01u00001");
         world.stores[1].commit(vec![(key, Some(Bytes::from_static(b"7")))]).unwrap();
@@ -345,7 +346,7 @@ impl World {
                                 "a replica stopped: {other:?}"
                             ),
                         }
-                        // A refusal comes at once.
+                        // A refusal arrives immediately, so pause before the next attempt.
                         pause.sleep(Duration::from_millis(1)).await;
                     }
                 };

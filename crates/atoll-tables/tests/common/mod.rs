@@ -1,4 +1,4 @@
-//! Tables over an engine without a log.
+//! Tables on an engine without a log, for tests.
 
 #![allow(dead_code)] // Each test file uses a part of it.
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,8 @@ pub fn index(name: &str, columns: &[&str], unique: bool) -> IndexDefinition {
     IndexDefinition { name: name.into(), columns: columns.iter().map(|c| (*c).to_owned()).collect(), unique }
 }
 
-/// (kind text, n int64): colour text?, size int64?, tag text? unique.
+/// Returns a table with the key (kind text, n int64) and the nullable columns colour text, size int64, and tag text, which is
+/// unique.
 pub fn fish() -> TableDefinition {
     TableDefinition {
         name: "fish".into(),
@@ -114,7 +115,7 @@ impl Db {
         }
     }
 
-    /// One step of each piece of work that waits; how many there were.
+    /// Performs one step of each pending piece of work. Returns the number of pieces.
     pub fn steps(&self, rows: u32) -> usize {
         let work = pending(&self.engine.view()).unwrap();
         for one in &work {
@@ -133,7 +134,7 @@ pub fn everything(view: &View) -> Vec<(Bytes, Bytes)> {
     view.scan(&KeyRange::all(), Direction::Forward).map(Result::unwrap).collect()
 }
 
-/// A whole row of [`fish`].
+/// Returns an operation that writes a whole row of [`fish`].
 pub fn put(schema: &Schema, kind: &str, n: i64, colour: Value, size: Value, tag: Value) -> Op {
     put_if(schema, Expect::Any {}, kind, n, [colour, size, tag])
 }

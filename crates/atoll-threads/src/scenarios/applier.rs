@@ -1,4 +1,5 @@
-//! The feeder, which is the node's thread and applies some entries itself; the applying thread; and one that says that commits are done.
+//! Scenarios with the feeder (the node's thread, which applies some entries itself), the applying thread, and a thread that reports
+//! ended commits.
 
 use shuttle::future::block_on;
 use shuttle::thread;
@@ -7,14 +8,14 @@ use super::inlet::{Inlet, Work};
 use super::ticket::{Completer, ticket};
 use crate::sync::{Arc, Mutex};
 
-/// Bytes that may wait, and of each entry.
+/// The number of bytes that may be queued, and the size of each entry.
 const MAX_BYTES: usize = 2;
 const BYTES: usize = 1;
 const ENTRIES: u32 = 4;
 
 type Entries = Inlet<u32, Completer<u32>>;
 
-/// What was applied; None once it is closed.
+/// The entries that were applied. None after the close.
 type Applied = Arc<Mutex<Option<Vec<u32>>>>;
 
 fn apply(slot: &mut Option<Vec<u32>>, entry: u32) {
@@ -23,7 +24,7 @@ fn apply(slot: &mut Option<Vec<u32>>, entry: u32) {
     applied.push(entry);
 }
 
-/// As in `feed.rs`; false: it was the last.
+/// Performs one piece of work, as in `feed.rs`. Returns false if it was the last one.
 fn work_on(applied: &Applied, work: Work<u32, Completer<u32>>) -> bool {
     let Ok(mut slot) = applied.lock() else { panic!("nobody panicked") };
     match work {
@@ -52,7 +53,7 @@ pub(crate) fn applies_in_order() {
     let kicks = inlet.clone();
     let committing = thread::spawn(move || kicks.kick());
     for entry in 0..ENTRIES {
-        // The first two wait, so that the others may overtake them.
+        // The first two entries are always queued, so that later ones could overtake them.
         let here = if entry < 2 { None } else { inlet.take_over(&*applied) };
         match here {
             Some(mut slot) => apply(&mut slot, entry),
@@ -69,7 +70,8 @@ pub(crate) fn applies_in_order() {
     assert!(applying.join().is_ok() && committing.join().is_ok());
 }
 
-/// The applying thread ends by a broken invariant: whoever waits for room, for a refill or for the close hears of it.
+/// The applying thread ends because of a broken invariant. Everyone who waits for room, for a refill or for the close must be
+/// notified.
 pub(crate) fn ends_under_the_feeder() {
     let inlet = Arc::new(Entries::new(MAX_BYTES));
     let works = inlet.clone();

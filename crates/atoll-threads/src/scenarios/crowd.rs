@@ -1,4 +1,4 @@
-//! The applying thread publishes and halts; others propose, and wait for positions.
+//! Scenarios in which the applying thread publishes and halts, while other threads propose and wait for positions.
 
 use std::task::Poll;
 
@@ -28,7 +28,7 @@ impl Waits for Reached {
 
 type People = Crowd<State, Completer<bool>, Reached, u8>;
 
-/// With room for two commands.
+/// Returns a crowd with room for two commands.
 fn people() -> Arc<People> {
     let bounds = Bounds { commands: 2, bytes: 2 };
     Arc::new(Crowd::new(Arc::new(State(LogPos(0))), bounds))
@@ -48,14 +48,14 @@ fn wait_for(people: &People, below: u64) -> Ticket<Result<LogPos, u8>> {
     wait
 }
 
-/// Whoever waits is answered once what it waits for is visible, and not before.
+/// A waiter is answered once its position is visible, and not before.
 pub(crate) fn waits_for_positions() {
     let people = people();
     let shows = people.clone();
     let applying = thread::spawn(move || (1..=3).for_each(|below| publish(&shows, below)));
     let waits = people.clone();
     let other = thread::spawn(move || {
-        // One who has gone leaves nothing behind.
+        // A waiter that has gone away leaves nothing behind.
         drop(wait_for(&waits, 2));
         block_on(wait_for(&waits, 2))
     });
@@ -66,8 +66,8 @@ pub(crate) fn waits_for_positions() {
     assert!(applying.join().is_ok());
 }
 
-/// The replica applies one entry and halts in front of the next, while a node proposes two and waits for both. The caller of each
-/// entry is answered once, and no room stays taken.
+/// The replica applies one entry and halts before the next, while the node proposes two entries and waits for both. The caller of
+/// each entry is answered once, and all room is released.
 pub(crate) fn halts() {
     let people = people();
     let op = |seq| OpId { client: ClientId(1), seq };
@@ -99,7 +99,7 @@ pub(crate) fn halts() {
     assert_eq!((people.commands(), people.halted()), (0, Some(9)));
 }
 
-/// Waits until a command of one byte finds room, and takes it.
+/// Waits for room for a command of one byte, and takes it.
 async fn takes_room(people: &People) {
     while people.reserve(1).is_err() {
         let mut place = people.place(1);
@@ -113,8 +113,8 @@ async fn takes_room(people: &People) {
     }
 }
 
-/// Four callers share room for two. Each finds room in the end, and gives it back; three of them twice, so that some who were woken
-/// find that another one was faster.
+/// Four callers share room for two. Each of them eventually finds room and releases it. Three of them do so twice, so that some
+/// callers are woken but another one takes the room first.
 pub(crate) fn finds_room() {
     let people = people();
     let callers = [0; 3].map(|_| {

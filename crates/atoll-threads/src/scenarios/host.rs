@@ -1,4 +1,4 @@
-//! The host's loop as `driver.rs` has it, and threads that have something for it.
+//! Scenarios with the host's loop, as in `driver.rs`, and threads that make work for it.
 
 use std::task::{Wake, Waker};
 
@@ -11,8 +11,8 @@ use super::wake::Inbound;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Two threads make tasks ready, twice each, as a ticket does that is completed; one puts an event. The host sleeps when it finds
-/// nothing, and must see all of it.
+/// Two threads each make a task ready twice, as a completed ticket does, and one of them also puts an event. The host sleeps when
+/// it finds nothing, and must handle all of them.
 pub(crate) fn wakes_up() {
     let inbound = Arc::new(Inbound::<usize>::default());
     let ready = Arc::new(Ready::default());
@@ -51,7 +51,7 @@ pub(crate) fn wakes_up() {
     assert!(wakers.into_iter().all(|waker| waker.join().is_ok()));
 }
 
-/// Somebody asks, as for metrics, while the host ends: it is answered, or told that it is not.
+/// A thread asks the host something, as for metrics, while the host ends. It must get an answer or an error.
 pub(crate) fn closes() {
     let inbound = Arc::new(Inbound::<Completer<u32>>::default());
     let asks = inbound.clone();

@@ -1,4 +1,5 @@
-//! The journal's thread, the node's thread, which writes some batches itself, and the thread that prepares segments.
+//! Scenarios with the journal's thread, the node's thread, which writes some batches itself, and the thread that prepares journal
+//! segments.
 
 use std::time::Duration;
 
@@ -28,9 +29,9 @@ struct Writer {
     told: Arc<Inbound<Result<u32, u32>>>,
     written: Vec<u32>,
     prepared: u32,
-    /// This one cannot be written, nor what follows.
+    /// The first batch that cannot be written. All later ones fail, too.
     fails_at: u32,
-    /// Rounds that do not wait: the patience is at its end.
+    /// The number of rounds left that do not wait because the writer's patience is zero.
     quiet_rounds: u32,
     ended: bool,
 }
@@ -66,7 +67,7 @@ impl Worker for Writer {
     }
 }
 
-/// One batch at a time, every second one by the node's thread if it may; then a stop.
+/// Writes one batch at a time, every second one in the node's thread if possible, and then stops. Returns the written batches.
 fn write(fails_at: u32) -> Vec<u32> {
     let told = Arc::new(Inbound::default());
     let port = Arc::new(Port::<Work>::default());

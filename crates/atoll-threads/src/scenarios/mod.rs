@@ -1,5 +1,5 @@
-//! Threads as the product has them, around one piece each. Compiled once for the product and once for each bug: what is `super` here
-//! has the pieces.
+//! Scenarios: threads that use one piece each, as the product does. This module is compiled once for the product and once for each
+//! bug; `super` contains the pieces.
 
 use super::{crowd as crowd_piece, inlet, key_range, port, queue, ready, ticket, versions, wake};
 

@@ -1,4 +1,4 @@
-//! Two threads that read records back, and the node's thread, which asks.
+//! Scenarios with two threads that read records back, and the node's thread, which requests the reads.
 
 use shuttle::thread;
 
@@ -21,7 +21,7 @@ fn readers(queue: &Arc<Queue<u32>>, told: &Arc<Inbound<u32>>) -> [thread::JoinHa
     })
 }
 
-/// What was taken is answered once; then both threads end.
+/// Each accepted read is answered once. Then both threads end.
 pub(crate) fn read_and_stop() {
     let (queue, told) = (Arc::new(Queue::new(LIMIT)), Arc::new(Inbound::default()));
     let threads = readers(&queue, &told);
@@ -42,7 +42,7 @@ pub(crate) fn read_and_stop() {
     assert!(threads.into_iter().all(|thread| thread.join().is_ok()));
 }
 
-/// A stop comes at any moment: what was not taken is given back, or dropped, and nobody sleeps on.
+/// A stop may come at any moment. Reads that no thread has taken are returned or dropped, and no thread sleeps forever.
 pub(crate) fn stop_while_asked() {
     let (queue, told) = (Arc::new(Queue::new(LIMIT)), Arc::new(Inbound::default()));
     let threads = readers(&queue, &told);

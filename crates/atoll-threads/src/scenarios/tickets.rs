@@ -1,4 +1,4 @@
-//! A completer in one thread, its ticket in another.
+//! Scenarios with a completer in one thread and its ticket in another.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -9,7 +9,7 @@ use shuttle::thread;
 use super::ticket::{Abandoned, ticket};
 use crate::sync::Arc;
 
-/// Polled by somebody else before: only the last one who polled is to be woken.
+/// Polls a ticket with another waker first. Only the waker of the last poll has to be woken.
 fn polled_before<F: Future + Unpin>(wait: &mut F) -> Poll<F::Output> {
     Pin::new(wait).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -32,7 +32,7 @@ pub(crate) fn abandoned() {
     assert!(other.join().is_ok());
 }
 
-/// Whoever waits may go at any moment: the value goes, too, and the completer may see it.
+/// The ticket may be dropped at any moment. The value is then dropped, too, and the completer may notice.
 pub(crate) fn dropped() {
     let value = Arc::new(());
     let (done, mut wait) = ticket();

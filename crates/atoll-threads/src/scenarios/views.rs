@@ -1,4 +1,5 @@
-//! One thread applies and publishes; others take what is published and read it, while versions that nobody holds are dropped.
+//! A scenario in which one thread applies and publishes. Others read the published state, while versions that nobody holds are
+//! dropped.
 
 use bytes::Bytes;
 use shuttle::thread;
@@ -13,7 +14,7 @@ fn value(at: u64) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(&at.to_be_bytes()))
 }
 
-/// What a view shows stays as it is for as long as the view is held.
+/// A view shows the same state for as long as it is held.
 pub(crate) fn stay_as_they_are() {
     let live = Arc::new(Live::default());
     let map = Arc::new(VersionedMap::new(live.clone()));
@@ -41,7 +42,7 @@ pub(crate) fn stay_as_they_are() {
         if at == 3 {
             map.put(&other, value(at), at);
         }
-        // Twice, as when a commit is done: two states of one version.
+        // Publish twice, as after a commit: two states with the same version.
         for _ in 0..2 {
             let next = Arc::new(live.hold(at));
             let old = std::mem::replace(&mut *published.lock().expect("nobody panicked"), next);
