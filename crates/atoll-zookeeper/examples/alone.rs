@@ -1,4 +1,4 @@
-//! The ZooKeeper door over a state in memory, without a log: to try clients against the door alone.
+//! A ZooKeeper door over a state in memory, without a log, for trying clients against the door alone.
 //!
 //!     cargo run --release -p atoll-zookeeper --example alone -- 127.0.0.1:2181
 

@@ -1,8 +1,8 @@
-//! Access control: which lists a client may set, and what a list permits to whom. The schemes are `world`, `auth`, `digest`, `ip`,
-//! `x509` and `sasl`, as in ZooKeeper, and `super` for a client that may do everything.
+//! Access control: which ACLs a client may set, and what an ACL permits to whom. The schemes are `world`, `auth`, `digest`, `ip`,
+//! `x509` and `sasl`, as in ZooKeeper, and `super` for the superuser.
 //!
-//! The node that a client is connected to knows the client's identity. Writes are checked where they are applied, against the ids
-//! that travel with them; there `auth` is replaced by these ids.
+//! The node that a client is connected to determines the client's ids. They are part of each write, which is checked against them
+//! when it is applied. At that point `auth` is replaced by these ids.
 
 use std::net::IpAddr;
 
@@ -13,27 +13,27 @@ use crate::jute::codes::{ErrorCode, perms};
 use crate::jute::records::{Acl, Id};
 use crate::jute::{Jute, Reader};
 
-/// Most entries of a list.
+/// Most entries in an ACL.
 pub const MAX_ENTRIES: usize = 1024;
-/// Longest list as a znode keeps it, in bytes. The znode contains it and is written again with each change of its children.
+/// Longest ACL in its stored form, in bytes. It is part of the znode's record, which is rewritten when the node's children change.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// The id that stands for everyone.
+/// The id that means everyone.
 const ANYONE: Id<'static> = Id { scheme: "world", id: "anyone" };
-/// Everyone may do everything: the list that most nodes have.
+/// Gives everyone all permissions, as in the ACLs of most nodes.
 pub const OPEN: Acl<'static> = Acl { perms: perms::ALL, id: ANYONE };
-/// Everyone may read.
+/// Lets everyone read.
 pub const READ_ONLY: Acl<'static> = Acl { perms: perms::READ, id: ANYONE };
-/// A client that may do everything, whatever the list says.
+/// The scheme of a client that may do everything, whatever the ACL says.
 pub const SUPER: &str = "super";
 
-/// `user:` and the base64 of the SHA-1 of `user:password`: what the `digest` scheme keeps instead of a password.
+/// Returns the id that the `digest` scheme stores instead of a password: `user:` and the base64 of the SHA-1 of `user:password`.
 pub fn digest_id(user_and_password: &str) -> String {
     let user = user_and_password.split(':').next().unwrap_or_default();
     let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, user_and_password.as_bytes());
     format!("{user}:{}", BASE64.encode(hash))
 }
 
-/// An address, and how many of its leading bits count.
+/// Parses an address with an optional number of leading bits that must match, by default all.
 fn network(text: &str) -> Option<(IpAddr, u32)> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits.parse::<u32>().ok()?)),
@@ -59,15 +59,15 @@ fn is_in_network(client: &str, allowed: &str) -> bool {
     client.is_ipv4() == address.is_ipv4() && leading(client, bits) == leading(address, bits)
 }
 
-/// Whether a scheme's ids prove who somebody is; an address does not.
+/// Returns whether the ids of a scheme prove an identity. An address does not.
 fn is_proof(scheme: &str) -> bool {
     matches!(scheme, "digest" | "x509" | "sasl" | SUPER)
 }
 
-/// The list that a client's list stands for: without doubles, `auth` replaced by the client's own ids.
+/// Returns a client's ACL with `auth` replaced by the client's own ids, and without duplicate entries.
 ///
 /// # Errors
-/// It is empty, too long, or names a scheme or an id that there is not.
+/// InvalidACL: the ACL is empty or too long, or contains an unknown scheme or an invalid id.
 pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>>, ErrorCode> {
     if list.len() > MAX_ENTRIES {
         return Err(ErrorCode::InvalidAcl);
@@ -104,12 +104,12 @@ pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>
     if out.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(out) }
 }
 
-/// Whether a client with these ids may do everything, whatever the lists say.
+/// Returns whether a client with these ids may do everything, whatever the ACLs say.
 pub fn is_super(client: &[Id<'_>]) -> bool {
     client.iter().any(|id| id.scheme == SUPER)
 }
 
-/// Whether one of the permissions `wanted` is given by `list` to a client with these ids.
+/// Returns whether `list` gives at least one of the permissions `wanted` to a client with these ids.
 pub fn allows<'a>(list: impl IntoIterator<Item = Acl<'a>>, client: &[Id<'_>], wanted: i32) -> bool {
     is_super(client)
         || list.into_iter().filter(|entry| entry.perms & wanted != 0).any(|entry| {
@@ -121,32 +121,32 @@ pub fn allows<'a>(list: impl IntoIterator<Item = Acl<'a>>, client: &[Id<'_>], wa
         })
 }
 
-/// A list as a znode keeps it: no bytes for the open one.
+/// Encodes an ACL for the store. The open ACL takes no bytes.
 pub fn stored(list: &[Acl<'_>]) -> Vec<u8> {
     if list == [OPEN] { Vec::new() } else { Jute::to_vec(&list.to_vec()) }
 }
 
-/// Whether a list is too long to be kept, as far as a door takes new ones.
+/// Returns whether an ACL is longer than a door accepts.
 pub fn is_long(list: &[Acl<'_>]) -> bool {
     let bytes = |entry: &Acl<'_>| 12 + entry.id.scheme.len() + entry.id.id.len();
     list.len() > MAX_ENTRIES || list.iter().map(bytes).sum::<usize>() > MAX_BYTES
 }
 
-/// The list that a znode keeps.
+/// Decodes a stored ACL.
 pub fn of_stored(bytes: &[u8]) -> Vec<Acl<'_>> {
     if bytes.is_empty() {
         return vec![OPEN];
     }
-    // Only `stored` writes this; a list that cannot be read admits nobody.
+    // Only `stored` writes these bytes. An ACL that cannot be decoded admits nobody.
     Vec::read(&mut Reader::new(bytes)).unwrap_or_default()
 }
 
-/// Whether a znode's list gives one of the permissions to a client.
+/// Returns whether a stored ACL gives at least one of the permissions `wanted` to a client with these ids.
 pub fn stored_allows(bytes: &[u8], client: &[Id<'_>], wanted: i32) -> bool {
     bytes.is_empty() || allows(of_stored(bytes), client, wanted)
 }
 
-/// A list as shown to clients that may read but not administer: without the hashes of passwords.
+/// Returns an ACL as it is shown to clients that may read but not administer the node: without password hashes.
 pub fn masked(list: &[Acl<'_>]) -> Vec<(i32, String, String)> {
     let mask = |entry: &Acl<'_>| {
         let id = match (entry.id.scheme, entry.id.id.split_once(':')) {
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn digests_are_zookeepers() {
-        // As ZooKeeper's documentation of the superuser has it.
+        // This example is from ZooKeeper's documentation of the superuser.
         assert_eq!(digest_id("super:admin"), "super:xQJmxLMiHGwaqBvst5y6rkB6HQs=");
     }
 

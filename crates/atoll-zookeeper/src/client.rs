@@ -1,5 +1,5 @@
-//! A small client of ZooKeeper's wire protocol, for our own programs that read one ensemble and write to another. It does not keep
-//! a session across connections and sets no watches: whatever it loses it requests again.
+//! A small ZooKeeper client for Atoll's own programs, which read from one ensemble and write to another. It keeps no session across
+//! connections and sets no watches. It repeats all requests whose replies it lost.
 
 use std::io;
 use std::time::Duration;
@@ -15,67 +15,67 @@ use crate::jute::request::{AuthRequest, Request};
 use crate::jute::{Jute, JuteError, Reader};
 use crate::server::frame;
 
-/// The session timeout that is asked for: longer than any pause between two calls.
+/// The session timeout to request, which is longer than any pause between two calls.
 const SESSION_TIMEOUT_MS: i32 = 30_000;
-/// One server takes a connection within this time, or the next one is tried.
+/// If a server does not accept a connection within this time, the next server is tried.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Longest reply: the largest node or list of children that a server holds, with some room.
+/// Longest reply: the largest node or list of children that a server holds, with some margin.
 const MAX_REPLY_BYTES: usize = 256 << 20;
 
-/// Whom to talk to, and as whom.
+/// The servers to connect to, and the client's credentials.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// HOST:PORT each; where one fails, the next is tried.
+    /// The servers, as HOST:PORT. If one fails, the next is tried.
     pub servers: Vec<String>,
-    /// Schemes and what they want, `user:password` for `digest`.
+    /// Schemes with their credentials: `user:password` for `digest`.
     pub auth: Vec<(String, String)>,
-    /// A call fails when no server has answered it for this long.
+    /// A call fails if no server has answered it within this time.
     pub within: Duration,
 }
 
-/// Why there is no answer.
+/// The reason why a call has no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No server answered in time. What was asked may have happened.
+    /// No server answered in time. It is unknown whether the requests happened.
     #[error("{servers}: no answer within {within:?}: {last}")]
     NoAnswer {
-        /// Who was asked.
+        /// The servers.
         servers: String,
-        /// For how long.
+        /// The time limit.
         within: Duration,
-        /// What went wrong last.
+        /// The last error.
         last: io::Error,
     },
-    /// The server does not take this authentication. Nothing was asked.
+    /// The server refuses the authentication. The requests did not happen.
     #[error("{server} does not take the authentication by {scheme}: error {code}")]
     Auth {
-        /// Which one.
+        /// The server.
         server: String,
         /// The scheme.
         scheme: String,
         /// An [`ErrorCode`](crate::jute::codes::ErrorCode).
         code: i32,
     },
-    /// The bytes that arrived are no ZooKeeper answer.
+    /// The server's bytes are not a ZooKeeper reply. It is unknown whether the requests happened.
     #[error("{server} does not speak ZooKeeper's protocol: {error}")]
     Foreign {
-        /// Which one.
+        /// The server.
         server: String,
-        /// What is wrong.
+        /// The reason.
         error: JuteError,
     },
 }
 
-/// An answer.
+/// The reply to a request.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// 0, or an [`ErrorCode`](crate::jute::codes::ErrorCode).
     pub err: i32,
-    /// The newest change that the server knew.
+    /// The zxid of the newest change that the server knew of.
     pub zxid: i64,
-    /// Its body.
+    /// The body of the reply.
     pub body: Bytes,
 }
 
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client, which connects when it is asked something.
+    /// Creates a client, which connects at the first call.
     pub fn new(options: ClientOptions) -> Client {
         Client { options, link: None, next: 0 }
     }
@@ -119,7 +119,7 @@ impl Client {
     /// so they must be safe to repeat. All replies are held in memory.
     ///
     /// # Errors
-    /// No server answers.
+    /// No server answered in time, or one refused the authentication or sent malformed data. See [`ClientError`].
     pub async fn calls(&mut self, requests: &[Request<'_>]) -> Result<Vec<Reply>, ClientError> {
         let until = Instant::now() + self.options.within;
         loop {
@@ -140,19 +140,19 @@ impl Client {
         }
     }
 
-    /// Asks one thing.
+    /// Sends one request.
     ///
     /// # Errors
-    /// As [`Client::calls`].
+    /// See [`Client::calls`].
     pub async fn call(&mut self, request: Request<'_>) -> Result<Reply, ClientError> {
         let mut replies = self.calls(std::slice::from_ref(&request)).await?;
         Ok(replies.swap_remove(0))
     }
 
-    /// Ends the session if that is possible without delay; otherwise it expires.
+    /// Closes the session if that takes at most a second. Otherwise the session expires.
     pub async fn close(mut self) {
         if let Some(mut link) = self.link.take() {
-            // Nobody waits for it.
+            // Nobody waits for the result.
             let _ = timeout(Duration::from_secs(1), link.ask(&[Request::CloseSession])).await;
         }
     }
@@ -250,7 +250,7 @@ impl Link {
         match usize::try_from(length) {
             Ok(n) if n <= MAX_REPLY_BYTES => {
                 let mut frame = Vec::new();
-                // It grows as it comes: a length alone costs nothing.
+                // The buffer grows as data arrives, so a large length alone allocates nothing.
                 (&mut self.stream).take(n as u64).read_to_end(&mut frame).await?;
                 if frame.len() < n {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

@@ -1,134 +1,137 @@
-//! Commands: what the doors put into the log, and the answers.
+//! The commands that doors put into the log, and their answers.
 
 use crate::jute::codes::OpCode;
 use crate::jute::records::Id;
 use crate::jute::{Jute, JuteError, Reader, USUAL_BYTES, record};
 
-/// Bytes of a session's password.
+/// The length of a session's password, in bytes.
 pub const PASSWORD_BYTES: usize = 16;
 
 record! {
-    /// A client writes: the head of the command; the body of its request follows, its lists made whole.
+    /// The head of a client's write. The body of the request follows, as the client sent it.
     #[derive(Clone, Debug, PartialEq, Eq)]
     WriteHead<'a> {
-        /// Its session, which the proposer must hold.
+        /// The client's session. The proposer must be its holder.
         session: i64,
-        /// The move by which it must hold the session. Requests that a connection left behind are not done once the client is back
-        /// through another connection, at whichever node (contracts X22).
+        /// The move count at which the proposer must hold the session. Requests that are left over from an earlier connection have
+        /// no effect once the client has returned on another one, on any node (contracts X22).
         moves: i64,
-        /// Who the client is.
+        /// The client's ids.
         ids: Vec<Id<'a>>,
-        /// An [`OpCode`] that writes.
+        /// The [`OpCode`] of a write.
         op: i32,
-        /// Whether hard quotas refuse it, as the proposing door is configured; this makes it the same on every replica.
+        /// Whether a hard quota refuses the write. The proposing door's configuration decides this; as part of the command it is
+        /// the same on every replica.
         enforce_quota: bool,
     }
 }
 
 record! {
-    /// A new session, held by the proposer.
+    /// Opens a session, held by the proposer.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     OpenSession<'a> {
-        /// [`PASSWORD_BYTES`] that the proposer drew.
+        /// [`PASSWORD_BYTES`] random bytes from the proposer.
         password: Option<&'a [u8]>,
-        /// Its timeout.
+        /// Its timeout, in milliseconds.
         timeout_ms: i32,
     }
 }
 
 record! {
-    /// A client comes back to its session: the proposer holds it from here on, with a full timeout.
+    /// Attaches a client to its session. The proposer becomes the holder, and the session gets a full timeout.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     AttachSession<'a> {
-        /// Its session.
+        /// The session.
         session: i64,
-        /// Its password.
+        /// The session's password.
         password: Option<&'a [u8]>,
-        /// Its timeout from here on.
+        /// The session's new timeout, in milliseconds.
         timeout_ms: i32,
     }
 }
 
 record! {
-    /// A client was not heard of for its timeout. Guarded (contracts X22): the proposer must hold it, by the same move.
+    /// Expires a session whose client was silent for its timeout. Guarded (contracts X22): the proposer must still hold the
+    /// session, at this move count.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     ExpireSession {
         /// The session.
         session: i64,
-        /// How often it had moved when it was judged.
+        /// The move count when the client was found silent.
         moves: i64,
     }
 }
 
 record! {
-    /// Whoever held these sessions is gone: the proposer holds them, and each gets a full timeout.
+    /// Takes over the sessions of a holder that is gone. The proposer becomes their holder, and each gets a full timeout.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     TakeOver {
-        /// The node that held them.
+        /// The node that held the sessions.
         node: i64,
-        /// Its life.
+        /// The incarnation of that node.
         incarnation: u64,
     }
 }
 
 record! {
-    /// Containers without children and nodes past their time to live: deleted if they still are that.
+    /// Deletes containers without children and nodes whose time to live has passed, as far as they still are due.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Reap<'a> {
-        /// Which.
+        /// The paths of the nodes.
         paths: Vec<&'a str>,
     }
 }
 
 record! {
-    /// A client closes its session, which the proposer must hold.
+    /// Closes a session at its client's request. The proposer must hold it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     CloseSession {
         /// The session.
         session: i64,
-        /// The move by which its connection holds it.
+        /// The move count at which the client's connection holds it.
         moves: i64,
     }
 }
 
 record! {
-    /// A session ends: its client closed it, or was silent for its timeout. Guarded as [`ExpireSession`] is. If the session has
-    /// more ephemerals than `at_most`, only that many are deleted and the session is
-    /// [ending](crate::session::state::Session::is_ending): the command is repeated until the session is gone, so that no single
-    /// command delays the others for long.
+    /// Ends a session because its client closed it, or was silent for its timeout. Guarded like [`ExpireSession`]. If the session
+    /// has more than `at_most` ephemerals, only that many are deleted, and the session is then
+    /// [ending](crate::session::state::Session::is_ending). The proposer repeats the command until the session is gone, so no
+    /// single command delays others for long.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     EndSession {
         /// The session.
         session: i64,
-        /// The move by which the proposer holds it.
+        /// The move count at which the proposer holds it.
         moves: i64,
         /// Most ephemerals that this command deletes, at least 1.
         at_most: i32,
-        /// Its client closed it. No replica depends on this; it is for readers of the log.
+        /// Whether its client closed it. This has no effect; it is for readers of the log.
         closed: bool,
     }
 }
 
 record! {
-    /// A piece of a snapshot that is to be restored. The first piece starts over: the pieces of any other upload are dropped.
+    /// Adds a piece to the upload of a tree snapshot that will be restored. Piece 0 begins a new upload, and the pieces of any
+    /// other are dropped.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Stage<'a> {
-        /// Which upload: a number that its node drew.
+        /// The upload's number, which its node has drawn.
         upload: i64,
-        /// Which piece, from 0.
+        /// The number of the piece, from 0.
         piece: i32,
-        /// Its bytes.
+        /// The bytes of the piece.
         data: Option<&'a [u8]>,
     }
 }
 
 record! {
-    /// What an upload has brought takes the place of the tree.
+    /// Replaces the tree with an uploaded snapshot.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Restore<'a> {
-        /// Which.
+        /// The upload's number.
         upload: i64,
-        /// How many pieces it has.
+        /// The number of its pieces.
         pieces: i32,
         /// The hash at the end of the snapshot.
         hash: Option<&'a [u8]>,
@@ -136,34 +139,34 @@ record! {
 }
 
 record! {
-    /// A node serves ZooKeeper's clients, or does so at other addresses.
+    /// Records that a node serves ZooKeeper clients, or that its addresses have changed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Announce<'a> {
-        /// Which.
+        /// The node.
         node: i64,
-        /// Where the other nodes reach it: host:port.
+        /// The address for other nodes, as host:port.
         peer: &'a str,
-        /// Where clients reach it: host:port.
+        /// The address for clients, as host:port.
         client: &'a str,
     }
 }
 
 record! {
-    /// An upload is given up, if it is no further than that.
+    /// Discards an upload, if it still has this number of pieces.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Discard {
-        /// Which.
+        /// The upload's number.
         upload: i64,
-        /// How many pieces it had when it was judged.
+        /// The number of pieces that it had when it was found to be stalled.
         pieces: i32,
     }
 }
 
 record! {
-    /// Nodes are members no more.
+    /// Removes nodes that are no longer members from `/zookeeper/config`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Forget {
-        /// Which.
+        /// The nodes.
         nodes: Vec<i64>,
     }
 }
@@ -179,22 +182,22 @@ pub enum Command<'a> {
     Expire(ExpireSession),
     TakeOver(TakeOver),
     Reap(Reap<'a>),
-    /// The next zxid begins a new epoch (contracts X23): after a restore.
+    /// Begins a new zxid epoch (contracts X23). Doors do not propose it: a restore and an import raise the epoch themselves.
     RaiseEpoch,
     Announce(Announce<'a>),
     Forget(Forget),
     Stage(Stage<'a>),
     Restore(Restore<'a>),
     Discard(Discard),
-    /// From version 2 of the commands on; before it, [`Command::Close`] and [`Command::Expire`].
+    /// From version 2 of the commands. Earlier versions use [`Command::Close`] and [`Command::Expire`].
     End(EndSession),
 }
 
 impl<'a> Command<'a> {
-    /// Reads a command.
+    /// Decodes a command.
     ///
     /// # Errors
-    /// The bytes are none. They were written by this module: a later one says a higher `Application::version_at`.
+    /// The bytes are not a command of this version. A version that adds commands must report a higher `Application::version_at`.
     pub fn read(bytes: &'a [u8]) -> Result<Command<'a>, JuteError> {
         let mut from = Reader::new(bytes);
         let kind = from.take(1, "command")?[0];
@@ -217,7 +220,7 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the command.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(USUAL_BYTES);
         let mut put = |kind: u8, write: &dyn Fn(&mut Vec<u8>)| {
@@ -247,7 +250,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Whether an operation goes through the log as [`Command::Write`].
+/// Returns whether an operation goes through the log as a [`Command::Write`].
 pub fn is_write(op: OpCode) -> bool {
     matches!(
         op,
@@ -264,10 +267,10 @@ pub fn is_write(op: OpCode) -> bool {
 }
 
 record! {
-    /// What comes back of a command: the rest of a reply behind its xid. A body follows if `err` is 0.
+    /// The head of a command's answer. It has the form of a reply header after the xid. A body follows if `err` is 0.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     AnswerHead {
-        /// The zxid of the change, or the newest one if nothing was changed.
+        /// The zxid of the change, or the newest one if nothing changed.
         zxid: i64,
         /// 0, or an [`ErrorCode`](crate::jute::codes::ErrorCode).
         err: i32,
@@ -275,14 +278,14 @@ record! {
 }
 
 record! {
-    /// Behind the answer to [`Command::Open`] and [`Command::Attach`].
+    /// The body of the answer to [`Command::Open`] and [`Command::Attach`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     SessionAnswer {
         /// The session.
         session: i64,
-        /// How often it has moved.
+        /// The session's move count.
         moves: i64,
-        /// Its timeout.
+        /// The session's timeout, in milliseconds.
         timeout_ms: i32,
     }
 }

@@ -1,81 +1,81 @@
-//! What applied commands tell the doors of each node.
+//! The events that applied commands emit for the doors of each node.
 
 use bytes::Bytes;
 
 use atoll_db::Proposer;
 
-/// What happened to a znode.
+/// How a znode changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is there. Its parent's children changed.
+    /// It was created. Its parent's children changed.
     Created,
-    /// It is gone. Its parent's children changed.
+    /// It was deleted. Its parent's children changed.
     Deleted,
     /// Its data was set.
     DataSet,
-    /// Its list was set, which no watch tells.
+    /// Its ACL was set. No watch fires for that.
     AclSet,
 }
 
-/// What an applied command tells.
+/// An event that an applied command emits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A znode changed.
     Node {
-        /// How.
+        /// How it changed.
         change: Change,
-        /// Which.
+        /// Its path.
         path: String,
-        /// The change's.
+        /// The zxid of the change.
         zxid: i64,
-        /// Its list: who may not read it hears nothing of it. As the store has it, empty for the open one.
+        /// Its ACL, as it is stored; empty for the open ACL. Clients that may not read the node are not notified.
         acl: Bytes,
-        /// Its parent's, where the parent's children changed.
+        /// Its parent's ACL, if the parent's children changed.
         parent_acl: Bytes,
     },
-    /// A session is held by somebody from here on.
+    /// A session has a new holder, or a new move count.
     SessionHeld {
-        /// Which.
+        /// The id of the session.
         session: i64,
-        /// By whom.
+        /// Its holder.
         by: Proposer,
-        /// How often it has moved.
+        /// Its move count.
         moves: i64,
-        /// Its timeout.
+        /// Its timeout, in milliseconds; negative if the session is ending.
         timeout_ms: i32,
-        /// A client asked for it there; else the node took it over.
+        /// Whether the client asked for this there. Otherwise it was a takeover, a restore, or the beginning of the session's end.
         by_client: bool,
-        /// The change's.
+        /// The zxid of the change.
         zxid: i64,
     },
-    /// A write took a subtree above its quota, and was not refused for it.
+    /// A write took a subtree above its quota and was not refused.
     OverQuota {
-        /// The node with the limits.
+        /// The node at the top of the subtree.
         top: String,
-        /// The change's.
+        /// The zxid of the change.
         zxid: i64,
     },
-    /// A change that no other event reports: a zxid was taken.
+    /// A change that no other event reports. It only used up a zxid.
     Counted {
-        /// The change's.
+        /// The zxid of the change.
         zxid: i64,
     },
-    /// Another tree has replaced the previous one. Events about the sessions that it brings follow this one.
+    /// Another tree has replaced the previous one. Events about the sessions of the new tree follow this one.
     Restored {
-        /// The change's.
+        /// The zxid of the change.
         zxid: i64,
     },
-    /// A session is gone: closed or expired.
+    /// A session is gone: it was closed or it expired.
     SessionGone {
-        /// Which.
+        /// The id of the session.
         session: i64,
-        /// The change's.
+        /// The zxid of the change.
         zxid: i64,
     },
 }
 
 impl Event {
-    /// The zxid of the change that it tells.
+    /// Returns the zxid of the change that the event reports.
     pub fn zxid(&self) -> i64 {
         match self {
             Event::Node { zxid, .. }

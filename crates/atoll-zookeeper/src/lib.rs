@@ -1,16 +1,16 @@
-//! The ZooKeeper door: the 3.9 wire protocol over a replicated tree of znodes, for unchanged clients.
+//! The ZooKeeper door: ZooKeeper's 3.9 wire protocol over a replicated tree of znodes, for unmodified clients.
 //!
 //! | folder | what it is |
 //! | --- | --- |
-//! | `jute/` | the codec of the wire |
+//! | `jute/` | the codec of the wire protocol |
 //! | `path.rs`, `acl.rs` | paths, access control |
-//! | `command.rs`, `event.rs` | what goes into the log, and what comes out besides answers |
+//! | `command.rs`, `event.rs` | the commands in the log, and the events that they emit |
 //! | `tree/` | the replicated state, as an `atoll_db::Application` |
-//! | `session/` | sessions: their part of the state, and who judges that a client is gone |
+//! | `session/` | sessions: their replicated state, and the expiry of silent clients |
 //! | `watch/` | watches, per node |
-//! | `server/` | connections |
+//! | `server/` | the door and its connections |
 //! | `client.rs` | a small client, for imports from other ensembles |
-//! | `testing.rs` | a replica's store as a plain map, for tests |
+//! | `testing.rs` | a replica's store as a map in memory, for tests |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod acl;

@@ -1,5 +1,5 @@
-//! Known bugs of the ZooKeeper door, for tests to put in, each with the scenarios of the simulator in which an oracle
-//! must find it.
+//! Known bugs of the ZooKeeper door, which tests switch on. Each names the scenarios of the simulator in which an oracle must find
+//! it.
 
 atoll_core::mutants! {
     ZK_EXPIRY_UNGUARDED = "ZkExpiryUnguarded", caught by ["zookeeper"];
@@ -10,13 +10,13 @@ atoll_core::mutants! {
     ZK_VERSION_UNCHECKED = "ZkVersionUnchecked", caught by ["zookeeper"];
     ZK_MULTI_IN_PARTS = "ZkMultiInParts", caught by ["zookeeper"];
     ZK_EPHEMERAL_STAYS = "ZkEphemeralStays", caught by ["zookeeper"];
-    /// A session that is ending still is its client's.
+    /// A session that is ending can still be used by its client.
     ZK_ENDING_LIVES = "ZkEndingLives", caught by ["zookeeper"];
     ZK_SYNC_WITHOUT_BARRIER = "ZkSyncWithoutBarrier", caught by ["zookeeper"];
     ZK_WRITE_AFTER_MOVE = "ZkWriteAfterMove", caught by ["zookeeper"];
     ZK_READS_PASS_WRITES = "ZkReadsPassWrites", caught by ["zookeeper"];
     ZK_WATCH_FIRES_AGAIN = "ZkWatchFiresAgain", caught by ["zookeeper"];
-    /// What was due when somebody looked goes, whatever came since.
+    /// A node that was due when a door looked is deleted even if it has changed since.
     ZK_REAP_UNGUARDED = "ZkReapUnguarded", caught by ["zookeeper"];
     ZK_QUOTA_FORGETS_DELETES = "ZkQuotaForgetsDeletes", caught by ["zookeeper"];
 }

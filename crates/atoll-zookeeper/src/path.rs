@@ -1,29 +1,31 @@
-//! Paths of znodes: which are allowed, and their parts.
+//! Paths of znodes: which are allowed, and how they are divided.
 
 use crate::jute::codes::ErrorCode;
 
-/// Longest path, in bytes. ZooKeeper bounds paths by `jute.maxbuffer` alone; here they are keys of the store.
+/// Longest path, in bytes. ZooKeeper limits paths only by `jute.maxbuffer`; here they are keys of the store.
 pub const MAX_PATH_BYTES: usize = 16 * 1024;
 
-/// Most levels of the path of a new node. ZooKeeper has no such limit; here a change looks at each level for quotas and for watches
-/// of whole subtrees. Deeper nodes that already exist are served like all others.
+/// Most levels in the path of a new node. ZooKeeper has no such limit. Here, a change looks at each level for quotas and recursive
+/// watches. Deeper nodes that already exist are served like all others.
 pub const MAX_LEVELS: usize = 256;
 
-/// The root.
+/// The path of the root.
 pub const ROOT: &str = "/";
-/// What ZooKeeper keeps for itself.
+/// The path of ZooKeeper's own nodes.
 pub const SYSTEM: &str = "/zookeeper";
-/// Limits on subtrees.
+/// The path below which quotas are stored.
 pub const QUOTA: &str = "/zookeeper/quota";
-/// The members of the ensemble.
+/// The path of the list of members.
 pub const CONFIG: &str = "/zookeeper/config";
 
-/// Whether the character may be in a path: neither control characters nor what Unicode keeps private or gives no meaning.
+/// Returns whether a path may contain the character. Control characters, private characters and some unassigned ones are not
+/// allowed.
 fn is_allowed(c: char) -> bool {
     !matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}')
 }
 
-/// Whether a client may name a node so: absolute, no empty, `.` or `..` parts, no `/` at the end, nothing unprintable.
+/// Returns whether a path is allowed: absolute, without empty, `.` or `..` parts, without `/` at its end, without forbidden
+/// characters, and not too long.
 pub fn is_valid(path: &str) -> bool {
     if path == ROOT {
         return true;
@@ -31,27 +33,27 @@ pub fn is_valid(path: &str) -> bool {
     let Some(rest) = path.strip_prefix('/') else { return false };
     path.len() <= MAX_PATH_BYTES
         && rest.split('/').all(|part| !matches!(part, "" | "." | ".."))
-        // Most paths are ASCII, and checked quickest as bytes.
+        // Most paths are ASCII, which is checked fastest as bytes.
         && (path.bytes().all(|b| (b' '..=b'~').contains(&b)) || path.chars().all(is_allowed))
 }
 
-/// Whether a new node may not be so far down.
+/// Returns whether a path has too many levels for a new node.
 pub fn is_deep(path: &str) -> bool {
     path.bytes().filter(|b| *b == b'/').count() > MAX_LEVELS
 }
 
-/// The path, if it is allowed.
+/// Returns the path if it is allowed.
 ///
 /// # Errors
-/// It is not.
+/// BadArguments: it is not allowed.
 pub fn valid(path: &str) -> Result<&str, ErrorCode> {
     if is_valid(path) { Ok(path) } else { Err(ErrorCode::BadArguments) }
 }
 
-/// The parent, of a path that may not be allowed otherwise.
+/// Returns the parent of a path, which need not be allowed otherwise.
 ///
 /// # Errors
-/// It has no parent, or a character that ends keys.
+/// BadArguments: the path has no parent, or contains the NUL character, which separates the parts of keys.
 pub fn parent(path: &str) -> Result<&str, ErrorCode> {
     match path.rsplit_once('/') {
         Some(("", _)) if !path.contains('\0') => Ok(ROOT),
@@ -60,7 +62,7 @@ pub fn parent(path: &str) -> Result<&str, ErrorCode> {
     }
 }
 
-/// Parent and name; None for the root.
+/// Returns parent and name, or None for the root.
 pub fn split(path: &str) -> Option<(&str, &str)> {
     if path == ROOT {
         return None;
@@ -69,17 +71,17 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
     Some((if parent.is_empty() { ROOT } else { parent }, name))
 }
 
-/// Whether `path` is `top` or lies below it.
+/// Returns whether `path` is `top` or below it.
 pub fn is_within(path: &str, top: &str) -> bool {
     top == ROOT || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether it belongs to the system: such a node is not deleted.
+/// Returns whether the path is that of one of ZooKeeper's own nodes, which cannot be deleted.
 pub fn is_special(path: &str) -> bool {
     matches!(path, ROOT | SYSTEM | QUOTA | CONFIG)
 }
 
-/// The node above, the one above that, and so on up to the root.
+/// Returns the parent, its parent, and so on up to the root.
 pub fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(split(path).map(|(parent, _)| parent), |p| split(p).map(|(parent, _)| parent))
 }

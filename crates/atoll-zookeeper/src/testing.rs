@@ -1,4 +1,4 @@
-//! For tests: what commands read and write, without an engine.
+//! A store without an engine, for tests of commands.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::event::Event;
 use crate::tree::key;
 use crate::tree::state::{Counters, Keys};
 
-/// The store of a replica as a plain map. A caller undoes what a refused command has written.
+/// The store of a replica as a map in memory. The caller must undo the writes of a refused command.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Map {
-    /// All that is kept.
+    /// All keys and values.
     pub keys: BTreeMap<Vec<u8>, Bytes>,
-    /// The events since they were last taken.
+    /// The events that were emitted since the caller last took them.
     pub events: Vec<Event>,
 }
 
 impl Map {
-    /// What is counted, once there was a command.
+    /// Returns the counters. Panics before the first command.
     pub fn counters(&self) -> Counters {
         Counters::of_bytes(&self.keys[key::COUNTERS])
     }

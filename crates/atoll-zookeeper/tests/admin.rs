@@ -1,4 +1,4 @@
-//! The admin server over a real socket: routes, who may what, limits, bad input, and the tree as a file and back.
+//! The admin server over a real socket: routes, permissions, limits, malformed input, snapshots and restores.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -47,11 +47,11 @@ impl Told {
     }
 }
 
-/// Sends bytes and reads to the end of the connection.
+/// Sends bytes and reads the response until the connection ends.
 fn exchange(admin: SocketAddr, bytes: &[u8]) -> Told {
     let mut stream = TcpStream::connect(admin).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // Who is refused may be told so before all is sent.
+    // A request may be refused, and the connection closed, before everything is sent.
     let _ = stream.write_all(bytes);
     let mut told = Vec::new();
     let _ = stream.read_to_end(&mut told);
@@ -71,7 +71,7 @@ fn get(admin: SocketAddr, path: &str) -> Told {
     send(admin, "GET", path, "", b"")
 }
 
-/// Joe is the superuser.
+/// Returns options that make Joe the superuser.
 fn of_joe() -> Options {
     let super_digest = Some(atoll_zookeeper::acl::digest_id("joe:secret"));
     Options { super_digest, ..Options::default() }
@@ -107,7 +107,7 @@ fn brings_watch(client: &mut Client, seen: i64, path: &str) -> Vec<(i32, String)
     client.told()
 }
 
-/// Only joe may everything on `/`.
+/// Gives only Joe all permissions on `/`.
 fn protect(client: &mut Client) {
     let joe = atoll_zookeeper::acl::digest_id("joe:secret");
     let acl = vec![
@@ -117,7 +117,7 @@ fn protect(client: &mut Client) {
     assert_eq!(client.call(&Request::SetAcl(SetAclRequest { path: "/", acl, version: -1 })).0, 0);
 }
 
-/// These answers are bounded, as the four-letter words `wchc`, `wchp` and `dump` are.
+/// These answers are limited in length, like those of the four-letter words `wchc`, `wchp` and `dump`.
 #[test]
 fn answers_about_what_clients_have_left_end_and_say_what_is_left_out() {
     let (door, admin) = door_with_admin(Options::default());
@@ -191,7 +191,7 @@ fn what_is_not_a_command_is_told_so() {
     let told = send(admin, "GET", "/commands/restore", JOE, b"");
     assert_eq!((told.status, told.header("allow").as_str()), (405, "POST"));
     assert_eq!(exchange(admin, b"\x16\x03\x01 what\r\n\r\n").status, 400);
-    // A head without an end, and then a request: the door still serves.
+    // After a head that is too long, the door still serves requests.
     let long = format!("GET /commands/{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 20));
     assert!((400..500).contains(&exchange(admin, long.as_bytes()).status));
     assert_eq!(get(admin, "/commands/ruok").status, 200);
@@ -272,7 +272,7 @@ fn what_is_switched_off_or_comes_too_soon_is_refused() {
         assert_eq!(told.status, 503);
         assert!(told.error().contains("is not enabled"), "{}", told.error());
     }
-    // The default: once in five minutes.
+    // By default, one snapshot and one restore are allowed every five minutes.
     let (door, admin) = door_with_admin(of_joe());
     Client::connect(door);
     let file = send(admin, "GET", "/commands/snapshot", JOE, b"");
@@ -305,7 +305,7 @@ fn what_is_restored_is_what_was_taken_and_no_client_goes_back() {
     assert!(only_told.json()["error"].is_null());
     assert_eq!(get(admin, "/commands/lsnp").json()["zxid"], format!("{taken:x}"));
 
-    // Things change: one is there, one is gone, one differs; and a client watches.
+    // After the snapshot, one node is created, one is changed and one is deleted.
     let mut later = Client::connect(door);
     let (session, password) = (later.session, later.password.clone());
     assert_eq!(later.create("/later", b""), 0);
@@ -321,7 +321,7 @@ fn what_is_restored_is_what_was_taken_and_no_client_goes_back() {
     let restored = told.json()["last_zxid"].as_i64().unwrap();
     assert_eq!((restored >> 32, restored & 0xffff_ffff), ((newest >> 32) + 1, 0), "a new epoch");
     assert!(client.is_ended() && later.is_ended(), "everybody comes again");
-    // The session of the snapshot is there, the later one is not.
+    // The session from the snapshot exists, the later one does not.
     let mut again = Client::attach(door, client.session, &client.password);
     assert_eq!(again.session, client.session);
     assert_eq!(Client::attach(door, session, &password).session, 0);
@@ -332,7 +332,7 @@ fn what_is_restored_is_what_was_taken_and_no_client_goes_back() {
     assert_eq!(again.create("/next", b""), 0);
     assert!(again.newest > restored);
     assert_eq!(get(admin, "/commands/monitor").json()["znode_count"], 8);
-    // A client that has seen what is there now is served, and told of what it watched before.
+    // A client that has seen the newest change before the restore is served, and notified of what it had watched.
     assert_eq!(
         brings_watch(&mut again, newest, "/a"),
         [(3, "/a".to_owned())],
@@ -362,12 +362,12 @@ fn a_file_that_is_none_or_damaged_is_refused_and_nothing_changes() {
     let mut damaged = file.clone();
     damaged[60] ^= 1;
     assert!(restore(&damaged).contains("checksum"));
-    // More than is taken is refused before it is sent.
+    // A file that is too large is refused before it is sent.
     let head =
         format!("POST /commands/restore HTTP/1.1\r\nHost: x\r\n{JOE}Content-Length: {}\r\n\r\n", 300 << 20);
     let told = exchange(admin, head.as_bytes());
     assert_eq!((told.status, told.error().contains("bytes at most")), (413, true));
-    // A body that ends before its end.
+    // The body is cut off.
     let head = format!("POST /commands/restore HTTP/1.1\r\nHost: x\r\n{JOE}Content-Length: 1000\r\n\r\nhalf");
     TcpStream::connect(admin).unwrap().write_all(head.as_bytes()).unwrap();
     assert_eq!(data(&mut client, "/a").unwrap().0, b"1", "the connection is the same one");

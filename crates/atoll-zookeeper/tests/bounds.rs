@@ -1,4 +1,5 @@
-//! What one client may cost the others: replies, state that is held, rights, and what is refused before it is replicated.
+//! Limits on what one client may cost the others: replies, state that is held, permissions, and requests that are refused before
+//! they are replicated.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -37,7 +38,7 @@ fn open() -> Vec<Acl<'static>> {
     vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }]
 }
 
-/// Makes many nodes by transactions.
+/// Creates many nodes in transactions.
 fn create_many(c: &mut Client, paths: &[String], mode: CreateMode) {
     for some in paths.chunks(500) {
         let creation = |path| CreateRequest { path, data: None, acl: open(), flags: mode.number() };
@@ -61,7 +62,7 @@ fn a_reply_that_would_be_too_long_is_an_error_and_the_connection_goes_on() {
     assert_eq!((c.create("/large", &large), c.create("/p", b"")), (0, 0));
     create_many(&mut c, &numbered(2_000), CreateMode::Persistent);
     let too_long = ErrorCode::MarshallingError.number();
-    // 20,000 operations in 360 kB asked for 2 GB.
+    // The first request asks for 2 GB, with 20,000 operations in 360 kB.
     let asked = [
         many(MultiReadOp::GetData(watched("/large")), 20_000),
         many(MultiReadOp::GetData(watched("/large")), 11),
@@ -69,7 +70,7 @@ fn a_reply_that_would_be_too_long_is_an_error_and_the_connection_goes_on() {
         many(MultiReadOp::GetData(watched("/large")), 10),
         many(MultiReadOp::GetData(watched("/none")), 10_000),
     ];
-    // One after the other, then all at once: the answers keep their order.
+    // Send them one by one, then all at once: the replies keep their order.
     let expected = [too_long, too_long, too_long, 0, 0];
     let one_by_one: Vec<i32> = asked.iter().map(|request| c.call(request).0).collect();
     assert_eq!(one_by_one, expected);
@@ -111,7 +112,7 @@ fn lists_are_the_same_here_and_in_steps_elsewhere() {
     listed(&mut c, &names[..10]);
     create_many(&mut c, &all[10..], CreateMode::Ephemeral);
     listed(&mut c, &names);
-    // Children that went are in nobody's way, and are not shown.
+    // Deleted children are not listed, and do not slow down the lists.
     for some in all[10..].chunks(500) {
         let op = |path| MultiOp::Delete(VersionRequest { path, version: -1 });
         let ops = some.iter().map(|path| op(path.as_str())).collect();
@@ -138,7 +139,7 @@ fn a_client_that_has_read_and_is_idle_holds_no_state() {
             reader
         })
         .collect();
-    // Each write comes after a whole turn of the readers.
+    // Every write comes after the reader's turn has ended.
     assert_eq!(writer.call(&get("/hot")).0, 0);
     let held = engine.held_versions();
     assert!(held <= 3, "{held} states are held for {} clients that wait for nothing", idle.len());
@@ -149,7 +150,7 @@ fn only_the_superuser_imports_and_nobody_uses_up_the_epochs() {
     let super_digest = Some(digest_id("root:toor"));
     let mut c = Client::connect(door(Options { super_digest, ..Options::default() }));
     let import = |newest: i64| Request::Import(ImportRequest { newest, replace: true, nodes: Vec::new() });
-    // Everybody may everything on / here.
+    // Everybody has all permissions on / here.
     for newest in [1, i64::MAX] {
         assert_eq!(c.call(&import(newest)).0, ErrorCode::NoAuth.number());
     }
@@ -180,7 +181,7 @@ fn what_would_cost_every_node_much_is_refused_before_it_is_replicated() {
     let ops = vec![MultiOp::Create(of_multi)];
     assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, bad);
     assert_eq!(c.call(&get(&deep)).0, ErrorCode::NoNode.number());
-    // Lists of access are written again with each child.
+    // A node's ACL is rewritten with each of its children.
     let long = format!("{}:x", "u".repeat(20_000));
     let acl = vec![Acl { perms: 31, id: Id { scheme: "digest", id: &long } }];
     let invalid = ErrorCode::InvalidAcl.number();
@@ -202,7 +203,7 @@ fn as_many_watches_as_a_frame_holds_are_left_and_told() {
     let persistent = all[30_000..59_000].to_vec();
     let asked = SetWatches2Request { one_time, persistent, recursive: Vec::new() };
     assert_eq!(c.call(&Request::SetWatches2(asked)).0, 0);
-    // Of nodes that are not there.
+    // The data watches are on nodes that do not exist.
     assert_eq!(c.told().len(), 10);
     for path in ["/w0", "/w29999", "/w30000", "/w58999", "/w59000"] {
         assert_eq!(c.create(path, b""), 0);
@@ -213,7 +214,7 @@ fn as_many_watches_as_a_frame_holds_are_left_and_told() {
     );
 }
 
-/// A path of 10,000 bytes.
+/// Returns a path of 10,000 bytes.
 fn long(n: usize) -> String {
     format!("/{n:05}{}", "x".repeat(9_994))
 }
@@ -232,7 +233,7 @@ fn watches_have_a_bound_and_one_that_is_refused_is_an_error() {
     let paths: Vec<String> = (0..12).map(long).collect();
     let asked: Vec<i32> = paths.iter().map(|path| c.call(&watch(path)).0).collect();
     assert_eq!(asked, [vec![no_node; 10], vec![full; 2]].concat());
-    // One that is there takes nothing more, and a read without a watch nothing at all.
+    // A watch that already exists needs no more room, and a read without a watch needs none.
     assert_eq!(c.call(&watch(&paths[0])).0, no_node);
     assert_eq!(c.call(&Request::Exists(watched(&paths[11]))).0, no_node);
     assert_eq!(figure(at, "zk_watches_refused"), 2.0);
@@ -251,7 +252,7 @@ fn watches_have_a_bound_and_one_that_is_refused_is_an_error() {
     let mut third = Client::connect(at);
     third.send_as(xid::SET_WATCHES, &brings(many));
     assert!(third.is_ended());
-    // What is gone makes room.
+    // A connection that ends frees its room.
     drop(c);
     let made = std::iter::repeat_with(|| {
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! What the door makes of what it is told of its node and of the cluster, over a real socket.
+//! How the door reacts to information about its node and the cluster, over a real socket.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -82,7 +82,7 @@ fn the_config_is_announced_and_its_watch_fires() {
         let (_, before) = c.call(&get);
         let version = GetDataReply::parse(&before).unwrap().stat.version;
         *told.client.lock().unwrap() = format!("here:{port}");
-        // The door looks by itself; the watch tells when it has.
+        // The door checks its addresses periodically. The watch shows when it has.
         while c.told() != [(EventType::NodeDataChanged.number(), "/zookeeper/config".to_owned())] {}
         let (_, now) = c.call(&get);
         let now = GetDataReply::parse(&now).unwrap();

@@ -39,7 +39,7 @@ fn the_text_follows_those_who_serve_and_is_told() {
             |e| matches!(e, Event::Node { change: Change::DataSet, path, .. } if path == "/zookeeper/config")
         ) && told.len() == 2
     );
-    // What is known is no change, and no watch fires for it.
+    // Announcing the same addresses again changes nothing, and no watch fires.
     assert_eq!(announce(&mut replica, 2, "b:7412", "b:2181"), Err(ErrorCode::NodeExists));
     announce(&mut replica, 2, "b:7412", "b:2999").unwrap();
     let forget = Command::Forget(Forget { nodes: vec![1, 9] });

@@ -1,4 +1,4 @@
-//! A client whose events are dropped, since too many wait for it, in the middle of a turn of its connection.
+//! A client whose events are dropped in the middle of a turn of its connection, because too many are waiting.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -22,16 +22,16 @@ use client::create;
 use served::alone;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes of events that wait for a client.
+/// Most bytes of events that may wait for a client.
 const MAX_WAITING_BYTES: usize = atoll_zookeeper::watch::outbox::MAX_WAITING_BYTES;
 
 enum Step {
     Sent(Vec<u8>),
-    /// Something happens while the door reads.
+    /// This happens while the door reads.
     Meanwhile(Box<dyn FnOnce() + Send>),
 }
 
-/// A socket over which a client sends what is written down here, and then closes it.
+/// A client's socket that sends the steps of a script and then closes.
 struct Script {
     steps: VecDeque<Step>,
     answered: Arc<Mutex<Vec<u8>>>,
@@ -82,7 +82,7 @@ fn asked(xid: i32, request: &Request<'_>) -> Step {
     framed(&frame)
 }
 
-/// What a command came to, behind the head of its answer. An engine that stands alone applies it at once.
+/// Applies a command, which an engine without a log does at once; returns the body of its answer.
 fn done(engine: &Engine<ZooKeeper>, command: &Command<'_>) -> Vec<u8> {
     let proposed = engine.propose(command.to_bytes().into()).unwrap();
     let applied: Applied = futures_util::FutureExt::now_or_never(proposed).unwrap().unwrap().unwrap();

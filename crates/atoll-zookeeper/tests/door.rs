@@ -1,4 +1,4 @@
-//! The door over an engine that stands alone: order within a session, watches, and clients that do not behave.
+//! The door over an engine without a log: order within a session, watches, and misbehaving clients.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -50,7 +50,7 @@ fn pipelined_requests_are_answered_in_order_and_reads_see_the_writes_before_them
     }
 }
 
-/// The empty path is the root's, as ZooKeeper has it, also where the root's data does not lie in the node.
+/// The empty path means the root, as in ZooKeeper, even if the root's data has its own key.
 #[test]
 fn the_empty_path_reads_the_root() {
     let mut c = Client::connect(door(Options::default()));
@@ -80,13 +80,13 @@ fn watches_fire_once_in_front_of_the_reply_that_shows_the_change() {
     c.events.clear();
     other.call(&set("/w", b"2"));
     assert_eq!(c.told(), [], "once");
-    // A read that fails leaves none; exists of what is not there does.
+    // A failed read sets no watch. Only exists does, on a node that does not exist.
     assert_eq!(c.call(&get("/later", true)).0, ErrorCode::NoNode.number());
     c.call(&Request::Exists(WatchedRequest { path: "/also", watch: true }));
     other.create("/later", b"");
     other.create("/also", b"");
     assert_eq!(c.told(), [(EventType::NodeCreated.number(), "/also".to_owned())]);
-    // Own writes, too, in front of their reply.
+    // Events of a client's own writes, too, precede the reply.
     c.call(&get("/w", true));
     c.call(&set("/w", b"3"));
     assert_eq!(c.events.len(), 1);
@@ -127,7 +127,7 @@ fn a_client_that_comes_back_is_told_what_it_missed() {
     ];
     missed.sort();
     assert_eq!(events, missed);
-    // And what it did not miss is still watched.
+    // Nodes whose changes it did not miss are still watched.
     other.call(&set("/same", b"1"));
     other.create("/not", b"");
     other.create("/not/below", b"");
@@ -156,7 +156,7 @@ fn what_makes_no_sense_ends_its_connection_and_no_other() {
     let door = door(Options { max_buffer_bytes: 10_000, ..Options::default() });
     let mut good = Client::connect(door);
     assert_eq!(good.create("/a", b""), 0);
-    // Too long, negative, and a first message that is none.
+    // Frames that are too long or have a negative length, and malformed first messages.
     let long = [10_001_i32.to_be_bytes().as_slice(), &[0; 100]].concat();
     let negative = (-5_i32).to_be_bytes().to_vec();
     for bytes in [long, negative] {
@@ -177,7 +177,7 @@ fn what_makes_no_sense_ends_its_connection_and_no_other() {
             "{told:?}"
         );
     }
-    // A body that is none is refused by name, and the connection goes on.
+    // A malformed body is refused with an error code, and the connection continues.
     let mut bad = Client::socket(door);
     send(&mut bad, &handshake());
     receive(&mut bad).unwrap();
@@ -266,7 +266,8 @@ fn words_are_answered_and_those_that_are_not_allowed_are_refused() {
     }
 }
 
-/// Events wait in bounded memory: a client that reads nothing is cut off, and the one that makes them does not wait for it.
+/// Memory for events is limited: a client that reads nothing is cut off, and the client that causes the events does not wait for
+/// it.
 #[test]
 fn a_client_that_never_reads_its_events_is_cut_off() {
     const EVENTS: usize = 10_000;

@@ -1,4 +1,4 @@
-//! Znodes of another ensemble in the replicated state.
+//! Imports of znodes from another ensemble into the replicated state.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -173,7 +173,7 @@ fn who_has_not_all_permissions_on_the_root_imports_nothing() {
 }
 
 proptest! {
-    /// However an import is cut into commands and repeated, the state is the same.
+    /// However an import is divided into commands and repeated, the resulting state is the same.
     #[test]
     fn batches_do_not_matter(cuts in proptest::collection::vec(1_usize..5, 1..12), repeats in any::<bool>()) {
         let me = proposer(1, 1);

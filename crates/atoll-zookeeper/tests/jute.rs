@@ -1,4 +1,4 @@
-//! The codec: what is written is read again, and whatever else there is ends in an error.
+//! The codec: whatever is encoded can be decoded, and all other bytes result in an error.
 #![allow(clippy::unwrap_used)]
 
 use atoll_zookeeper::jute::codes::{ErrorCode, OpCode};
@@ -12,7 +12,7 @@ use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest,
 use atoll_zookeeper::jute::{Jute, JuteError, Reader};
 use proptest::prelude::*;
 
-/// What requests are made of; they borrow from it.
+/// The values that requests borrow.
 #[derive(Clone, Debug)]
 struct Parts {
     paths: Vec<String>,

@@ -1,4 +1,4 @@
-//! The figures of the door under ZooKeeper's names: they follow what clients do.
+//! The metrics of the door under ZooKeeper's names: they follow what clients do.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]

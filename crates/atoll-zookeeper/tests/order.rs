@@ -1,4 +1,4 @@
-//! Replies and events while somebody else writes: what a client hears first must not be undone by what it reads next.
+//! The order of replies and events while another client writes: a read must not show a state older than an earlier event.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -16,7 +16,7 @@ use atoll_zookeeper::jute::request::{AddWatchRequest, Request, SetDataRequest, W
 use client::Client;
 use served::door;
 
-/// The moment between the telling of an event and the publishing of its view is short: many tries.
+/// The time between an event and the publication of its view is short, so many rounds are needed to hit it.
 const ROUNDS: usize = 20_000;
 
 fn get(path: &str, watch: bool) -> Request<'_> {
@@ -27,7 +27,7 @@ fn set<'a>(path: &'a str, data: &'a [u8]) -> Request<'a> {
     Request::SetData(SetDataRequest { path, data: Some(data), version: -1 })
 }
 
-/// Writes without end while `work` runs.
+/// Runs `work` while another client writes continuously.
 fn while_written(mut writer: Client, path: &str, work: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn an_event_stands_behind_a_long_list_that_left_its_watch() {
         assert_eq!(other.create(&format!("/big/more-{n}"), b""), 0);
         assert_eq!(c.answer(list).0, 0);
         assert_eq!(c.events, [], "a client knows of no watch before it has the reply");
-        // Unless the child was there before the watch was.
+        // Unless the child existed before the watch was registered.
         assert_eq!(other.create(&format!("/big/again-{n}"), b""), 0);
         c.wait_event();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Quotas in the replicated state: what ZooKeeper's own command line writes, and what the tree makes of it.
+//! Quotas in the replicated state: what ZooKeeper's command line writes, and its effect on the tree.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -63,7 +63,7 @@ impl Bench {
         self.write(&Request::Delete(VersionRequest { path, version: -1 }))
     }
 
-    /// As `setquota` does it.
+    /// Sets a quota the way ZooKeeper's `setquota` does.
     fn set_quota(&mut self, path: &str, limits: &str) {
         let top = format!("/zookeeper/quota{path}");
         let parts: Vec<usize> = top.match_indices('/').map(|(at, _)| at).collect();
@@ -200,7 +200,7 @@ proptest! {
             if number == at {
                 bench.set_quota("/a", "count=5,bytes=5=;byteHardLimit=-1;countHardLimit=-1");
             }
-            // Many of them are refused.
+            // Many of these writes are refused.
             let _ = match kind {
                 0 => bench.write(&Request::Create(creation(path, &DATA[..*bytes], CreateMode::Ephemeral))),
                 1 => bench.delete(path),
@@ -215,11 +215,11 @@ proptest! {
     }
 }
 
-/// The store of a replica that counts what is asked of it.
+/// The store of a replica that counts its lookups.
 #[derive(Default)]
 struct Counting {
     map: Map,
-    /// Keys that were asked for, and their bytes.
+    /// The number of lookups, and the bytes of their keys.
     gets: usize,
     get_bytes: usize,
 }

@@ -1,4 +1,4 @@
-//! What the door refuses, each over a real socket, and that it is counted.
+//! Each refusal of the door, over a real socket, and its counter.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -24,7 +24,7 @@ fn connections_of_everybody_are_limited_and_a_place_is_free_again() {
         assert_eq!(receive(&mut Client::socket(door)), None);
     }
     drop(first);
-    // The door learns of the end by itself: until then it refuses.
+    // The door notices the end of the first connection only after a while, and refuses others until then.
     let told = loop {
         let mut socket = Client::socket(door);
         if socket.write_all(b"mntr").is_err() {

@@ -1,4 +1,4 @@
-//! Two replicas that are given the same commands have the same state, however their stores are committed in between.
+//! Two replicas that apply the same commands have the same state, however their stores are committed in between.
 #![allow(clippy::unwrap_used)]
 
 use atoll_db::{Applications, Direction, Engine, KeyRange, MemoryStore, Solo};

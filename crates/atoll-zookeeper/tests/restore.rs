@@ -1,4 +1,4 @@
-//! A snapshot that takes the place of the tree, in the replicated state.
+//! Restores: a tree snapshot replaces the tree in the replicated state.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -20,7 +20,7 @@ fn create<'a>(path: &'a str, data: &'a [u8], mode: CreateMode) -> Request<'a> {
     Request::Create(CreateRequest { path, data: Some(data), acl, flags: mode.number() })
 }
 
-/// What `snapshot` gives.
+/// Returns the file that the admin command `snapshot` would send.
 fn file(map: &Map) -> Bytes {
     let zxid = map.counters().zxid;
     let (mut writer, head) = Writer::begin(zxid);
@@ -32,7 +32,7 @@ fn file(map: &Map) -> Bytes {
     out.into()
 }
 
-/// Brings a file as pieces; how many.
+/// Uploads a file; returns the number of pieces.
 fn bring(replica: &mut Replica, upload: i64, file: &Bytes) -> i32 {
     let mut pieces = 0;
     for data in file.chunks(MAX_PIECE_BYTES) {
@@ -51,7 +51,7 @@ fn restore(replica: &mut Replica, file: &Bytes) -> Result<i64, ErrorCode> {
     replica.apply(proposer(2, 9), &command).map(|(zxid, _)| zxid)
 }
 
-/// The nodes: all of the state that clients see, but for the sessions and what follows from them.
+/// Returns the nodes, which are all of the state that clients see except sessions and what depends on them.
 fn nodes(map: &Map) -> Vec<(Vec<u8>, Bytes)> {
     let shown = map.keys.iter().filter(|(key, _)| matches!(key.first(), Some(b'n' | b'd' | b'e' | b't')));
     shown.map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -61,7 +61,7 @@ fn filled() -> (Replica, i64) {
     let mut replica = Replica::default();
     let by = proposer(1, 1);
     let session = replica.open(by);
-    // Nothing that a compression makes shorter than a piece.
+    // Data that compression cannot make shorter than a piece.
     let mut random = 1_u64;
     let large: Vec<u8> = std::iter::repeat_with(|| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -105,7 +105,7 @@ fn what_is_restored_is_the_snapshot_and_all_zxids_go_up() {
     assert!(
         matches!(told[1], Event::SessionHeld { session: s, by, .. } if s == session && by == proposer(2, 9))
     );
-    // The session of the snapshot is there and can be attached to; the one that came later is not.
+    // The session from the snapshot exists and clients can attach to it. The later one does not exist.
     let attach = |session| AttachSession { session, password: Some(&[7; 16]), timeout_ms: 9_000 };
     assert_eq!(replica.apply(by, &Command::Attach(attach(later))), Err(ErrorCode::SessionExpired));
     let held = replica.write(by, session, &create("/x", b"", CreateMode::Persistent));
@@ -150,7 +150,7 @@ fn an_upload_that_is_overtaken_or_given_up_changes_nothing() {
     assert!(pieces >= 2, "more than one piece");
     let hash = Snapshot::read(&file).unwrap().hash;
     let whole = |upload, pieces| Command::Restore(Restore { upload, pieces, hash: Some(&hash) });
-    // Another one begins: the first has lost its pieces.
+    // When another upload begins, the first one loses its pieces.
     replica.apply(by, &Command::Stage(Stage { upload: 2, piece: 0, data: Some(&file[..10]) })).unwrap();
     assert_eq!(replica.apply(by, &whole(1, pieces)), Err(ErrorCode::NoNode));
     let stage = |upload, piece, data| Command::Stage(Stage { upload, piece, data });
@@ -165,7 +165,7 @@ fn an_upload_that_is_overtaken_or_given_up_changes_nothing() {
     assert_eq!(replica.apply(by, &discard(1)), Err(ErrorCode::NoNode));
     assert_eq!(nodes(&replica.map), before);
     assert!(!replica.map.keys.keys().any(|key| key.first() == Some(&b'u')));
-    // A file whose hash is not the one that was checked.
+    // The hash of the file is not the one that was checked.
     let pieces = bring(&mut replica, 3, &file);
     let command = Command::Restore(Restore { upload: 3, pieces, hash: Some(&[0; 32]) });
     assert_eq!(replica.apply(by, &command), Err(ErrorCode::MarshallingError));
@@ -208,7 +208,7 @@ fn a_snapshot_in_which_something_does_not_fit_is_refused_by_name() {
 }
 
 proptest! {
-    /// Whatever clients did: a snapshot holds together, and brings back what it was taken of.
+    /// A snapshot of the state after any sequence of writes passes its checks, and restores that state.
     #[test]
     fn snapshots_of_any_tree_come_back(
         steps in proptest::collection::vec(("(/[ab]){1,3}", 0..1500_usize, 0..6_usize), 1..60),

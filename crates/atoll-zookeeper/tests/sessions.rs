@@ -1,4 +1,4 @@
-//! Sessions in the replicated state: who may expire them, and what goes with them (contracts X22).
+//! Sessions in the replicated state: which node may expire them, and what is deleted with them (contracts X22).
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -36,7 +36,7 @@ fn only_the_holder_expires_a_session_and_only_by_the_move_that_it_judged() {
         "a later life of it"
     );
 
-    // The client goes to b and back: a judgement from before does not count.
+    // The client moves to b and back. An expiry that was decided before has no effect.
     replica.apply(b, &attach(session)).unwrap();
     let (_, body) = replica.apply(a, &attach(session)).unwrap();
     assert_eq!(SessionAnswer::parse(&body), Ok(SessionAnswer { session, moves: 2, timeout_ms: 20_000 }));
@@ -80,7 +80,7 @@ fn a_session_with_many_ephemerals_ends_in_steps_and_is_lost_to_its_client_from_t
     assert_eq!(replica.write(a, session, &ephemeral("/more")), Err(ErrorCode::SessionExpired));
     assert_eq!(replica.apply(b, &attach(session)), Err(ErrorCode::SessionExpired));
 
-    // Its holder dies; another one takes over what is left.
+    // The holder dies, and another node takes over the rest of the session.
     let take = Command::TakeOver(TakeOver { node: 1, incarnation: 10 });
     replica.apply(b, &take).unwrap();
     let events = replica.events();
@@ -95,7 +95,7 @@ fn a_session_with_many_ephemerals_ends_in_steps_and_is_lost_to_its_client_from_t
     replica.audit();
 }
 
-/// As many as one step deletes go in one, so that nobody sees some of them without the others.
+/// If one step can delete all ephemerals, one command deletes them, so that nobody sees only some of them.
 #[test]
 fn a_session_with_as_many_ephemerals_as_a_step_deletes_ends_at_once() {
     let a = proposer(1, 10);
@@ -175,7 +175,7 @@ fn sessions_of_a_node_that_is_gone_are_taken_over_and_only_those() {
             })
             .collect();
     assert_eq!(taken, theirs[..2]);
-    // A second one finds nothing, and does not count as a change.
+    // A second takeover finds no sessions and does not count as a change.
     assert_eq!(replica.apply(other, &take), Err(ErrorCode::UnknownSession));
     assert_eq!(replica.write(taker, kept, &ephemeral("/e")), Err(ErrorCode::SessionMoved));
     replica.write(taker, theirs[0], &ephemeral("/e")).unwrap();

@@ -1,4 +1,4 @@
-//! Who is taken for gone: clients whose sockets stand still, in virtual time.
+//! Which clients count as silent: clients whose sockets stall, in virtual time.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -19,7 +19,8 @@ use client::create;
 use served::alone;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// Between a client and the door, each way: little, so that a client that does not read is felt at once.
+/// The buffer between a client and the door in each direction. It is small, so that the door soon notices a client that does not
+/// read.
 const SOCKET_BYTES: usize = 16 * 1024;
 const LARGE: &str = "/large";
 const TIMEOUT_MS: i32 = 4_000;
@@ -34,7 +35,7 @@ fn with_length(frame: &[u8]) -> Vec<u8> {
     [&i32::try_from(frame.len()).unwrap().to_be_bytes()[..], frame].concat()
 }
 
-/// A connection to the door.
+/// Opens a connection to the door.
 fn connect(door: &Door) -> DuplexStream {
     let (near, far) = tokio::io::duplex(SOCKET_BYTES);
     let door = door.clone();
@@ -48,7 +49,7 @@ async fn receive(stream: &mut DuplexStream) -> Vec<u8> {
     frame
 }
 
-/// A client with a session, and a node whose data is larger than what waits for a socket.
+/// Opens a session, and creates a node whose data is larger than the buffer of a socket.
 async fn client(door: &Door) -> (DuplexStream, i64) {
     let mut stream = connect(door);
     let first = ConnectRequest::first(TIMEOUT_MS);
@@ -75,12 +76,12 @@ fn door() -> (Door, Engine<ZooKeeper>) {
     (door, engine)
 }
 
-/// Requests of it wait for their answers, but it is not the door that is silent.
+/// Its requests are unanswered, but the client causes that itself, not the door.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_its_answers_is_silent() {
     let (door, engine) = door();
     let (mut stream, session) = client(&door).await;
-    // The reads stand behind the write, and have no answer when it has one.
+    // The reads are queued behind the write, and are still unanswered when the write is answered.
     let write = Request::SetData(SetDataRequest { path: "/", data: None, version: -1 });
     let all = [framed(2, &write), gets(20)].concat();
     stream.write_all(&all).await.unwrap();
@@ -92,14 +93,14 @@ async fn a_client_that_does_not_read_its_answers_is_silent() {
     tokio::time::timeout(Duration::from_secs(60), gone).await.expect("its session expires");
 }
 
-/// Its pings lie in the socket meanwhile, since the door reads nothing.
+/// Its pings stay in the socket meanwhile, because the door reads nothing.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_long_to_read_an_answer_is_not_silent() {
     let (door, engine) = door();
     let (mut stream, session) = client(&door).await;
     stream.write_all(&gets(5)).await.unwrap();
     let ping = with_length(&RequestHeader { xid: -2, op: OpCode::Ping.number() }.to_vec());
-    // 40 KB in a second: an answer takes longer than three timeouts.
+    // At 40 KB per second, an answer takes longer than three timeouts.
     let (mut left, mut some) = (5 * 500_000, vec![0; 4_000]);
     while left > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -109,7 +110,7 @@ async fn a_client_that_takes_long_to_read_an_answer_is_not_silent() {
     }
 }
 
-/// It holds a place among the connections of its address.
+/// Otherwise it would keep its place among the connections of its address.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_the_answer_to_a_word_is_cut_off() {
     let (door, _) = door();

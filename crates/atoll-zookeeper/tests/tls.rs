@@ -1,4 +1,4 @@
-//! TLS and SASL over real sockets: who shows what is let in, and as whom; who does not is refused and counted.
+//! TLS and SASL over real sockets: which clients are admitted under which ids, and that all others are refused and counted.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/client.rs"]
@@ -24,7 +24,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use served::{door_with, figure};
 
-/// An authority, a door's certificate and a client's, as PEM files.
+/// Creates an authority, a door's certificate and a client's, as PEM files.
 fn certificates(dir: &Path) {
     let write = |name: &str, text: String| std::fs::write(dir.join(name), text).unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -52,7 +52,7 @@ fn files(dir: &Path, clients: ClientCertificates) -> TlsFiles {
     }
 }
 
-/// A client over TLS, with the certificate or without one; what it was answered to its request for a session.
+/// Connects over TLS, with or without the client's certificate, and opens a session; returns the reply to whoAmI.
 fn handshake(dir: &Path, door: SocketAddr, with_certificate: bool) -> std::io::Result<Vec<u8>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(dir.join("ca.pem")).unwrap()).unwrap();
@@ -103,7 +103,7 @@ fn a_client_is_who_its_certificate_says_and_comes_in_only_with_one() {
     let has = |scheme: &str, id: &str| known.iter().any(|(s, i)| s == scheme && i == id);
     assert!(has("ip", "127.0.0.1") && has("x509", "CN=client,O=Reef") && has("super", ""), "{known:?}");
     assert!(handshake(dir.path(), tls, false).is_err());
-    // Neither is TLS, nor says what it wants.
+    // A client that does not use TLS learns nothing.
     let mut bare = Client::socket(tls);
     bare.write_all(b"ruok").unwrap();
     bare.shutdown(std::net::Shutdown::Write).unwrap();
@@ -142,7 +142,7 @@ fn a_wrong_response_of_sasl_ends_the_connection_and_is_counted() {
     assert_eq!((err, body.as_slice()), (ErrorCode::AuthFailed.number(), &[0xff; 4][..]));
     assert!(c.is_ended());
     assert_eq!(figure(plain, "zk_auth_failed_count"), 1.0);
-    // Another nonce for the next one, and nobody without users.
+    // The next exchange has another nonce. A door without users offers no SASL.
     let mut again = Client::connect(plain);
     let (_, other) = again.call(&Request::Sasl(SaslRequest { token: None }));
     assert!(!String::from_utf8_lossy(&other).contains(nonce));

@@ -157,7 +157,7 @@ fn who_may_not_changes_nothing() {
     for request in refused {
         assert_eq!(replica.write(me, s, &request), Err(ErrorCode::NoAuth), "{request:?}");
     }
-    // The right to delete is the parent's.
+    // Deleting a node requires the DELETE permission on its parent.
     replica.write(me, s, &Request::Delete(VersionRequest { path: "/p", version: -1 })).unwrap();
     assert_eq!(
         replica.write(me, s, &Request::Delete(VersionRequest { path: "/zookeeper", version: -1 })),

@@ -1,4 +1,4 @@
-//! The numbers of the protocol: operations, errors, events and create modes, as ZooKeeper 3.9 has them.
+//! The codes of the protocol, for operations, errors, events and create modes, as in ZooKeeper 3.9.
 
 macro_rules! codes {
     ($(#[$meta:meta])* $name:ident { $($(#[$v:meta])* $variant:ident = $number:literal),* $(,)? }) => {
@@ -24,7 +24,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// What a request asks for.
+    /// The operation of a request.
     #[allow(missing_docs)] // The names are ZooKeeper's.
     OpCode {
         Notification = 0,
@@ -57,7 +57,7 @@ codes! {
         SetWatches2 = 105,
         AddWatch = 106,
         WhoAmI = 107,
-        /// Not ZooKeeper's: znodes of another ensemble, with their Stat (`atoll zookeeper import`).
+        /// Not in ZooKeeper: imports znodes of another ensemble with their Stat (`atoll zookeeper import`).
         Import = 0x4154_4f4c,
         CreateSession = -10,
         CloseSession = -11,
@@ -65,7 +65,7 @@ codes! {
 }
 
 codes! {
-    /// Why a request was not done. None of them leaves it unknown whether it was: nothing happened.
+    /// The reason why a request was refused. A request with any of these codes did not happen.
     #[allow(missing_docs)] // The names are ZooKeeper's.
     ErrorCode {
         SystemError = -1,
@@ -100,7 +100,7 @@ codes! {
 }
 
 codes! {
-    /// What a watch tells.
+    /// The kind of change that a notification reports.
     #[allow(missing_docs)] // The names are ZooKeeper's.
     EventType {
         NodeCreated = 1,
@@ -111,7 +111,7 @@ codes! {
 }
 
 codes! {
-    /// The seven kinds of znodes that create makes, by the flags of its request.
+    /// The seven kinds of znodes, as the flags of a create request state them.
     #[allow(missing_docs)] // The names are ZooKeeper's.
     CreateMode {
         Persistent = 0,
@@ -125,7 +125,7 @@ codes! {
 }
 
 impl CreateMode {
-    /// The server appends a number to the name.
+    /// Returns whether the server appends a number to the name.
     pub const fn is_sequential(self) -> bool {
         matches!(
             self,
@@ -135,32 +135,32 @@ impl CreateMode {
         )
     }
 
-    /// It goes with its session.
+    /// Returns whether the node is deleted when its session ends.
     pub const fn is_ephemeral(self) -> bool {
         matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
     }
 
-    /// It goes when it was not changed for its time to live and has no children.
+    /// Returns whether the node has a time to live. It is deleted once it has no children and has not changed for that long.
     pub const fn has_ttl(self) -> bool {
         matches!(self, CreateMode::PersistentWithTtl | CreateMode::PersistentSequentialWithTtl)
     }
 }
 
-/// Kinds of watches in `checkWatches` and `removeWatches`.
+/// The kinds of watches in `checkWatches` and `removeWatches`.
 pub mod watcher_type {
-    /// Those of getChildren.
+    /// Watches set by getChildren.
     pub const CHILDREN: i32 = 1;
-    /// Those of getData and exists.
+    /// Watches set by getData and exists.
     pub const DATA: i32 = 2;
-    /// All.
+    /// All watches.
     pub const ANY: i32 = 3;
-    /// Persistent ones.
+    /// Persistent watches.
     pub const PERSISTENT: i32 = 4;
-    /// Persistent ones of a whole subtree.
+    /// Persistent recursive watches.
     pub const PERSISTENT_RECURSIVE: i32 = 5;
 }
 
-/// Modes of `addWatch`.
+/// The modes of `addWatch`.
 pub mod watch_mode {
     /// Persistent: reports changes of the node and its children.
     pub const PERSISTENT: i32 = 0;
@@ -168,19 +168,19 @@ pub mod watch_mode {
     pub const PERSISTENT_RECURSIVE: i32 = 1;
 }
 
-/// `xid`s that stand for something else than a request of the client's count.
+/// Special `xid`s. All others are numbers that clients assign to their requests.
 pub mod xid {
-    /// A watch fired.
+    /// A notification that a watch fired.
     pub const NOTIFICATION: i32 = -1;
     /// A ping.
     pub const PING: i32 = -2;
-    /// An addition of authentication.
+    /// A request that adds an authentication.
     pub const AUTH: i32 = -4;
-    /// A client registers its watches again.
+    /// A request that registers the client's watches again.
     pub const SET_WATCHES: i32 = -8;
 }
 
-/// Permissions of an ACL.
+/// The permissions of an ACL.
 pub mod perms {
     /// Read data and list children.
     pub const READ: i32 = 1;

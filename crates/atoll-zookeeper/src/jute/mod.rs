@@ -1,14 +1,15 @@
-//! Jute, the encoding of ZooKeeper's wire: big-endian integers, lengths before strings, buffers and lists, no self-description.
+//! Jute, the encoding of ZooKeeper's wire protocol: big-endian integers; strings, buffers and lists preceded by their lengths. The
+//! encoding does not describe itself.
 //!
-//! Values borrow from the frame that they are read from. Lengths are checked against what is left of the frame before anything is
-//! allocated, and a frame itself is bounded by `jute.maxbuffer` before it is read (`server/connection.rs`).
+//! Decoded values borrow from the frame. Lengths are checked against the rest of the frame before anything is allocated, and
+//! `jute.maxbuffer` limits a frame before it is read (`server/connection.rs`).
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `mod.rs` | primitives, lists, the `record!` macro |
-//! | `codes.rs` | kinds of operations, errors, events, create modes |
+//! | `codes.rs` | codes of operations, errors, events, create modes |
 //! | `records.rs` | Stat, ACL, headers, the handshake |
-//! | `request.rs` | every request |
+//! | `request.rs` | all requests |
 //! | `transaction.rs` | multi and multiRead |
 //! | `reply.rs` | bodies of replies |
 
@@ -18,39 +19,39 @@ pub mod reply;
 pub mod request;
 pub mod transaction;
 
-/// Bytes that are no value of the type. Nothing was done with them.
+/// The bytes are not a value of the type. Nothing was done with them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JuteError {
-    /// They end inside of it.
+    /// The bytes end within the value.
     #[error("{what}: needs {needed} bytes, {left} are left")]
     Short {
-        /// What was read.
+        /// The type that was decoded.
         what: &'static str,
-        /// Bytes that it needs, at least.
+        /// The bytes that it needs, at least.
         needed: usize,
-        /// Bytes that are there.
+        /// The bytes that are left.
         left: usize,
     },
-    /// A length below -1, which is null.
+    /// A length below -1. The length -1 means null.
     #[error("{what}: a length of {length}; allowed: -1 and up")]
     Length {
-        /// What was read.
+        /// The type that was decoded.
         what: &'static str,
-        /// Its length.
+        /// The length.
         length: i32,
     },
-    /// A string that is no UTF-8.
+    /// A string is not UTF-8.
     #[error("a string that is not UTF-8")]
     NotUtf8,
-    /// A number that stands for nothing.
+    /// A number has no meaning.
     #[error("{what}: {value} stands for nothing")]
     Unknown {
-        /// What was read.
+        /// The type that was decoded.
         what: &'static str,
         /// The number.
         value: i32,
     },
-    /// More operations in one transaction than are taken.
+    /// A transaction has too many operations.
     #[error("a transaction of more than {allowed} operations")]
     TooMany {
         /// The limit.
@@ -58,27 +59,27 @@ pub enum JuteError {
     },
 }
 
-/// Reads values off the front of a frame.
+/// Decodes values from the front of a frame.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// A reader over all of `bytes`.
+    /// Creates a reader for all of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes }
     }
 
-    /// What was not read yet.
+    /// Returns the bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next `n` bytes.
+    /// Returns the next `n` bytes.
     ///
     /// # Errors
-    /// They are not there.
+    /// There are fewer bytes.
     pub fn take(&mut self, n: usize, what: &'static str) -> Result<&'a [u8], JuteError> {
         let Some((head, rest)) = self.rest.split_at_checked(n) else {
             return Err(JuteError::Short { what, needed: n, left: self.rest.len() });
@@ -95,7 +96,7 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// A length: None stands for null.
+    /// Reads a length. Returns None for null.
     fn length(&mut self, what: &'static str) -> Result<Option<usize>, JuteError> {
         match i32::read(self)? {
             -1 => Ok(None),
@@ -104,32 +105,32 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Room that a value is written into at first: most take less, and a buffer that grows from nothing is allocated three times.
+/// Initial capacity for encoding a value. Most values take less. A buffer that starts empty would be allocated three times.
 pub(crate) const USUAL_BYTES: usize = 128;
 
-/// A value with a form in Jute.
+/// A type with an encoding in Jute.
 pub trait Jute<'a>: Sized {
-    /// Fewest bytes that a value takes: bounds the elements of a list before they are read.
+    /// The fewest bytes that a value takes. With it, the length of a list is checked before its elements are read.
     const LEAST_BYTES: usize;
 
-    /// Reads one value.
+    /// Decodes one value.
     ///
     /// # Errors
-    /// The bytes are none.
+    /// The bytes are not a value of this type.
     fn read(from: &mut Reader<'a>) -> Result<Self, JuteError>;
 
-    /// Appends the value.
+    /// Appends the encoded value.
     fn write(&self, out: &mut Vec<u8>);
 
-    /// Reads a value at the beginning of `bytes`. Anything behind it is ignored: clients of later versions may send more.
+    /// Decodes a value from the beginning of `bytes`. The rest is ignored, because later versions of clients may send more.
     ///
     /// # Errors
-    /// The bytes are none.
+    /// The bytes are not a value of this type.
     fn parse(bytes: &'a [u8]) -> Result<Self, JuteError> {
         Self::read(&mut Reader::new(bytes))
     }
 
-    /// The bytes of the value.
+    /// Returns the encoded value.
     fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(USUAL_BYTES);
         self.write(&mut out);
@@ -164,12 +165,12 @@ impl Jute<'_> for bool {
     }
 }
 
-/// Longer values are refused long before they could be written: `jute.maxbuffer` bounds the input, pages bound the output.
+/// Appends a length. It cannot exceed `i32::MAX`, because `jute.maxbuffer` limits the input and `max_reply_bytes` the output.
 fn write_length(n: usize, out: &mut Vec<u8>) {
     i32::try_from(n).expect("lengths are bounded far below 2 GiB").write(out);
 }
 
-/// A string. Null is read as the empty one, which no path, scheme or name is.
+/// A string. Null is read as the empty string, which is no valid path, scheme or name.
 impl<'a> Jute<'a> for &'a str {
     const LEAST_BYTES: usize = 4;
 
@@ -184,7 +185,7 @@ impl<'a> Jute<'a> for &'a str {
     }
 }
 
-/// A buffer; None is null, which a znode's data may be.
+/// A buffer. None is null, as for znodes without data.
 impl<'a> Jute<'a> for Option<&'a [u8]> {
     const LEAST_BYTES: usize = 4;
 
@@ -203,7 +204,7 @@ impl<'a> Jute<'a> for Option<&'a [u8]> {
     }
 }
 
-/// A list. Null is read as the empty one.
+/// A list. Null is read as the empty list.
 impl<'a, T: Jute<'a>> Jute<'a> for Vec<T> {
     const LEAST_BYTES: usize = 4;
 
@@ -222,7 +223,7 @@ impl<'a, T: Jute<'a>> Jute<'a> for Vec<T> {
     }
 }
 
-/// A record: its fields one after the other.
+/// Defines a record and its encoding: its fields one after the other.
 macro_rules! record {
     ($(#[$meta:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*

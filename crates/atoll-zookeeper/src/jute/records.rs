@@ -1,63 +1,63 @@
-//! Records that several messages share, the headers, and the handshake of a connection.
+//! Records that several messages share, headers, and the handshake of a connection.
 
 use super::{Jute, JuteError, Reader, record};
 
 record! {
-    /// What ZooKeeper tells about a znode. Times are milliseconds since 1970.
+    /// ZooKeeper's description of a znode. Times are in milliseconds since the Unix epoch.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Stat {
-        /// zxid of its creation.
+        /// The zxid of its creation.
         czxid: i64,
-        /// zxid of the last setData, or of its creation.
+        /// The zxid of the last setData, or of its creation.
         mzxid: i64,
-        /// Time of its creation.
+        /// The time of its creation.
         ctime: i64,
-        /// Time of the last setData, or of its creation.
+        /// The time of the last setData, or of its creation.
         mtime: i64,
-        /// How often its data was set.
+        /// The number of setData calls.
         version: i32,
-        /// How often a child was created or deleted.
+        /// The number of creations and deletions of children.
         cversion: i32,
-        /// How often its ACL was set.
+        /// The number of setACL calls.
         aversion: i32,
         /// The session of an ephemeral, or 0.
         ephemeral_owner: i64,
-        /// Bytes of data.
+        /// The length of its data, in bytes.
         data_length: i32,
-        /// Children.
+        /// The number of its children.
         num_children: i32,
-        /// zxid of the last creation or deletion of a child, or of its own creation.
+        /// The zxid of the last creation or deletion of a child, or of its own creation.
         pzxid: i64,
     }
 }
 
 record! {
-    /// Who: a scheme, and an id in it.
+    /// An id: a scheme, and an id within that scheme.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Id<'a> {
         /// `world`, `auth`, `digest`, `ip`, `x509`, `sasl` or `super`.
         scheme: &'a str,
-        /// The id.
+        /// The id within the scheme.
         id: &'a str,
     }
 }
 
 record! {
-    /// One entry of an access control list.
+    /// An entry of an ACL.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Acl<'a> {
-        /// Bits of [`perms`](super::codes::perms).
+        /// A combination of [`perms`](super::codes::perms).
         perms: i32,
-        /// Who has them.
+        /// The id that has these permissions.
         id: Id<'a>,
     }
 }
 
 record! {
-    /// Before every request.
+    /// The header of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     RequestHeader {
-        /// The client's count; its reply carries it.
+        /// The number that the client assigned to the request. Its reply has the same number.
         xid: i32,
         /// An [`OpCode`](super::codes::OpCode).
         op: i32,
@@ -65,14 +65,14 @@ record! {
 }
 
 record! {
-    /// Before every reply and notification.
+    /// The header of a reply or notification.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     ReplyHeader {
-        /// The request's.
+        /// The xid of the request.
         xid: i32,
-        /// The newest change that the client has seen with this reply.
+        /// The zxid of the newest change that the client has seen with this reply.
         zxid: i64,
-        /// 0, or an [`ErrorCode`](super::codes::ErrorCode); with an error there is no body.
+        /// 0, or an [`ErrorCode`](super::codes::ErrorCode). A reply with an error has no body.
         err: i32,
     }
 }
@@ -80,22 +80,22 @@ record! {
 /// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRequest<'a> {
-    /// 0.
+    /// Always 0.
     pub protocol_version: i32,
-    /// The newest change that the client has seen: a server that is behind it must not serve the client.
+    /// The zxid of the newest change that the client has seen. A server with an older state must not serve the client.
     pub last_zxid_seen: i64,
-    /// The session timeout that it would like, in milliseconds.
+    /// The requested session timeout, in milliseconds.
     pub timeout_ms: i32,
-    /// Its session; 0 for a new one.
+    /// The client's session, or 0 to open a new one.
     pub session: i64,
-    /// Its session's password.
+    /// The password of the session.
     pub password: Option<&'a [u8]>,
-    /// Whether a server that cannot write would do; None from clients before 3.4, which do not send the byte.
+    /// Whether the client accepts a server that cannot write. None if the client is older than 3.4 and does not send the byte.
     pub read_only: Option<bool>,
 }
 
 impl ConnectRequest<'static> {
-    /// Of a client that has no session and has seen nothing.
+    /// Returns the request of a client that has no session and has seen no change.
     pub const fn first(timeout_ms: i32) -> Self {
         ConnectRequest {
             protocol_version: 0,
@@ -132,18 +132,18 @@ impl<'a> Jute<'a> for ConnectRequest<'a> {
     }
 }
 
-/// The answer to it. A timeout of 0 says that the session is gone.
+/// The answer to a [`ConnectRequest`]. A timeout of 0 means that the session is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectResponse<'a> {
-    /// 0.
+    /// Always 0.
     pub protocol_version: i32,
-    /// The timeout that was agreed on, in milliseconds.
+    /// The granted session timeout, in milliseconds.
     pub timeout_ms: i32,
     /// The session.
     pub session: i64,
-    /// 16 bytes.
+    /// The password of the session, 16 bytes.
     pub password: Option<&'a [u8]>,
-    /// Whether this server cannot write; sent only to clients that sent theirs.
+    /// Whether this server cannot write. Sent only to clients that sent this byte themselves.
     pub read_only: Option<bool>,
 }
 

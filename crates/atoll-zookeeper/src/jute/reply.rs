@@ -1,22 +1,22 @@
-//! Bodies of replies, and notifications. Replies without a body are a header alone.
+//! Bodies of replies and notifications. A reply without a body consists of a header only.
 
 use super::record;
 use super::records::{Acl, Id, Stat};
 
 record! {
-    /// create, sync: the path.
+    /// The reply to create and sync.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     PathReply<'a> {
-        /// The node that was made.
+        /// The path of the node. For create, it includes the number of a sequential node.
         path: &'a str,
     }
 }
 
 record! {
-    /// create2, createContainer, createTTL.
+    /// The reply to create2, createContainer and createTTL.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Create2Reply<'a> {
-        /// The node that was made.
+        /// The path of the new node.
         path: &'a str,
         /// Its Stat.
         stat: Stat,
@@ -24,7 +24,7 @@ record! {
 }
 
 record! {
-    /// exists, setData, setACL.
+    /// The reply to exists, setData and setACL.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     StatReply {
         /// The node's Stat.
@@ -33,41 +33,41 @@ record! {
 }
 
 record! {
-    /// getData.
+    /// The reply to getData.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     GetDataReply<'a> {
-        /// Its data.
+        /// The node's data.
         data: Option<&'a [u8]>,
-        /// Its Stat.
+        /// The node's Stat.
         stat: Stat,
     }
 }
 
 record! {
-    /// getACL.
+    /// The reply to getACL.
     #[derive(Clone, Debug, PartialEq, Eq)]
     GetAclReply<'a> {
-        /// Its list.
+        /// The node's ACL.
         acl: Vec<Acl<'a>>,
-        /// Its Stat.
+        /// The node's Stat.
         stat: Stat,
     }
 }
 
 record! {
-    /// getChildren, getEphemerals.
+    /// The reply to getChildren and getEphemerals.
     #[derive(Clone, Debug, PartialEq, Eq)]
     NamesReply<'a> {
-        /// Names of children, or paths.
+        /// Names of children for getChildren, paths for getEphemerals.
         names: Vec<&'a str>,
     }
 }
 
 record! {
-    /// getChildren2.
+    /// The reply to getChildren2.
     #[derive(Clone, Debug, PartialEq, Eq)]
     GetChildren2Reply<'a> {
-        /// Names of children.
+        /// The names of the children.
         names: Vec<&'a str>,
         /// The parent's Stat.
         stat: Stat,
@@ -75,45 +75,45 @@ record! {
 }
 
 record! {
-    /// getAllChildrenNumber.
+    /// The reply to getAllChildrenNumber.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     CountReply {
-        /// How many nodes lie below.
+        /// The number of nodes below the given one.
         total: i32,
     }
 }
 
 record! {
-    /// whoAmI.
+    /// The reply to whoAmI.
     #[derive(Clone, Debug, PartialEq, Eq)]
     WhoAmIReply<'a> {
-        /// Scheme and user name of each authentication.
+        /// The scheme and user name of each of the client's ids.
         clients: Vec<Id<'a>>,
     }
 }
 
 record! {
-    /// What became of znodes that were imported.
+    /// The reply to an import: the numbers of znodes with each outcome.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     ImportReply {
-        /// Those that were not there.
+        /// Nodes that did not exist.
         made: i32,
-        /// Those that were there, and differed.
+        /// Nodes that existed and differed.
         replaced: i32,
-        /// Those that were there already as they should be.
+        /// Nodes that already existed with the same contents.
         same: i32,
     }
 }
 
 record! {
-    /// A watch fired: behind a header with the xid of notifications.
+    /// A notification that a watch fired. Its header has the xid of notifications.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     WatcherEvent<'a> {
         /// An [`EventType`](super::codes::EventType).
         kind: i32,
-        /// 3: connected.
+        /// The state of the session. 3 means connected.
         state: i32,
-        /// Where.
+        /// The path of the node.
         path: &'a str,
     }
 }

@@ -1,4 +1,4 @@
-//! Every request of a client, behind its header.
+//! All requests of clients, without their headers.
 
 use super::codes::OpCode;
 use super::records::Acl;
@@ -9,11 +9,11 @@ record! {
     /// create, create2 and createContainer.
     #[derive(Clone, Debug, PartialEq, Eq)]
     CreateRequest<'a> {
-        /// Where; what comes of it when the mode is sequential is in the reply.
+        /// The path. A number is appended if the mode is sequential; the reply contains the result.
         path: &'a str,
         /// Its data.
         data: Option<&'a [u8]>,
-        /// Who may what.
+        /// The ACL of the new node.
         acl: Vec<Acl<'a>>,
         /// A [`CreateMode`](super::codes::CreateMode).
         flags: i32,
@@ -24,11 +24,11 @@ record! {
     /// createTTL.
     #[derive(Clone, Debug, PartialEq, Eq)]
     CreateTtlRequest<'a> {
-        /// Where.
+        /// The path.
         path: &'a str,
         /// Its data.
         data: Option<&'a [u8]>,
-        /// Who may what.
+        /// The ACL of the new node.
         acl: Vec<Acl<'a>>,
         /// A [`CreateMode`](super::codes::CreateMode).
         flags: i32,
@@ -38,12 +38,12 @@ record! {
 }
 
 record! {
-    /// delete, check, and checks within transactions.
+    /// delete and check, alone or in a transaction.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     VersionRequest<'a> {
-        /// Which.
+        /// The path.
         path: &'a str,
-        /// The version that it must have; -1 for any.
+        /// The version that the node must have; -1 for any.
         version: i32,
     }
 }
@@ -52,11 +52,11 @@ record! {
     /// setData.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     SetDataRequest<'a> {
-        /// Which.
+        /// The path.
         path: &'a str,
         /// The new data.
         data: Option<&'a [u8]>,
-        /// The version that it must have; -1 for any.
+        /// The version that the node must have; -1 for any.
         version: i32,
     }
 }
@@ -65,11 +65,11 @@ record! {
     /// setACL.
     #[derive(Clone, Debug, PartialEq, Eq)]
     SetAclRequest<'a> {
-        /// Which.
+        /// The path.
         path: &'a str,
-        /// The new list.
+        /// The new ACL.
         acl: Vec<Acl<'a>>,
-        /// The version of the list that it must have; -1 for any.
+        /// The version that the ACL must have; -1 for any.
         version: i32,
     }
 }
@@ -78,18 +78,18 @@ record! {
     /// exists, getData, getChildren and getChildren2.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     WatchedRequest<'a> {
-        /// Which.
+        /// The path.
         path: &'a str,
-        /// Whether to leave a watch.
+        /// Whether to register a watch.
         watch: bool,
     }
 }
 
 record! {
-    /// sync, getACL, getEphemerals, getAllChildrenNumber, deleteContainer: a path and nothing else.
+    /// sync, getACL, getEphemerals, getAllChildrenNumber and deleteContainer, which have only a path.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     PathRequest<'a> {
-        /// Which.
+        /// The path.
         path: &'a str,
     }
 }
@@ -98,7 +98,7 @@ record! {
     /// checkWatches and removeWatches.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     WatcherRequest<'a> {
-        /// Where the watch is.
+        /// The path of the watch.
         path: &'a str,
         /// A number of [`watcher_type`](super::codes::watcher_type).
         kind: i32,
@@ -109,7 +109,7 @@ record! {
     /// addWatch.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     AddWatchRequest<'a> {
-        /// Where.
+        /// The path.
         path: &'a str,
         /// A number of [`watch_mode`](super::codes::watch_mode).
         mode: i32,
@@ -117,25 +117,25 @@ record! {
 }
 
 record! {
-    /// setWatches: what a client had when it lost its connection.
+    /// setWatches: the watches that a client had when it lost its connection.
     #[derive(Clone, Debug, PartialEq, Eq)]
     SetWatchesRequest<'a> {
-        /// The newest change that it has seen: later ones are reported at once.
+        /// The zxid of the newest change that the client has seen. Later changes are reported at once.
         relative_zxid: i64,
-        /// Watches of getData, and of exists on nodes that were there.
+        /// Watches set by getData, and by exists on nodes that existed.
         data: Vec<&'a str>,
-        /// Watches of exists on nodes that were not there.
+        /// Watches set by exists on nodes that did not exist.
         exist: Vec<&'a str>,
-        /// Watches of getChildren.
+        /// Watches set by getChildren.
         child: Vec<&'a str>,
     }
 }
 
 record! {
-    /// setWatches2: with the persistent ones.
+    /// setWatches2: setWatches with persistent watches.
     #[derive(Clone, Debug, PartialEq, Eq)]
     SetWatches2Request<'a> {
-        /// As in setWatches.
+        /// The one-time watches, as in setWatches.
         one_time: SetWatchesRequest<'a>,
         /// Persistent watches.
         persistent: Vec<&'a str>,
@@ -148,11 +148,11 @@ record! {
     /// auth.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     AuthRequest<'a> {
-        /// 0.
+        /// Always 0.
         kind: i32,
         /// The scheme.
         scheme: &'a str,
-        /// What it wants, `user:password` for `digest`.
+        /// The credentials: `user:password` for `digest`.
         auth: Option<&'a [u8]>,
     }
 }
@@ -165,9 +165,9 @@ record! {
         joining: &'a str,
         /// Servers that leave.
         leaving: &'a str,
-        /// All servers afterwards.
+        /// All servers after the change.
         new_members: &'a str,
-        /// The configuration that it must come after.
+        /// The version of the configuration that the change must follow.
         config: i64,
     }
 }
@@ -176,51 +176,51 @@ record! {
     /// sasl.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     SaslRequest<'a> {
-        /// The next message of the mechanism.
+        /// The next message of the SASL mechanism.
         token: Option<&'a [u8]>,
     }
 }
 
 record! {
-    /// A znode of another ensemble.
+    /// A znode of another ensemble, in an import.
     #[derive(Clone, Debug, PartialEq, Eq)]
     ImportNode<'a> {
-        /// Where.
+        /// The path.
         path: &'a str,
         /// Its data.
         data: Option<&'a [u8]>,
-        /// Its list, as it was kept there: `auth` does not stand in it.
+        /// Its ACL as it was stored there, so without `auth`.
         acl: Vec<Acl<'a>>,
-        /// zxid of its creation.
+        /// The zxid of its creation.
         czxid: i64,
-        /// zxid of the last change of its data.
+        /// The zxid of the last change of its data.
         mzxid: i64,
-        /// zxid of the last change of its children.
+        /// The zxid of the last change of its children.
         pzxid: i64,
-        /// Time of its creation.
+        /// The time of its creation.
         ctime: i64,
-        /// Time of the last change of its data.
+        /// The time of the last change of its data.
         mtime: i64,
-        /// Changes of its data.
+        /// The number of changes of its data.
         version: i32,
-        /// Children that were ever made.
+        /// The number of children ever created.
         created: i32,
-        /// Changes of its list.
+        /// The number of changes of its ACL.
         aversion: i32,
-        /// 0, or what [`Lifetime::owner`](crate::tree::node::Lifetime::owner) makes of a container or a time to live.
+        /// 0, or the [`Lifetime::owner`](crate::tree::node::Lifetime::owner) of a container or of a node with a time to live.
         owner: i64,
-        /// Its parent is imported, too, and `created` there counts it.
+        /// Whether its parent is imported as well, with a `created` that counts this node.
         counted: bool,
     }
 }
 
 record! {
-    /// Znodes of another ensemble, parents first.
+    /// An import of znodes of another ensemble, parents first.
     #[derive(Clone, Debug, PartialEq, Eq)]
     ImportRequest<'a> {
-        /// The newest change there, when the import began. What is changed here afterwards is newer.
+        /// The zxid of the newest change in that ensemble when the import began. Later changes here have higher zxids.
         newest: i64,
-        /// Replace nodes that are there and differ; otherwise they are an error.
+        /// Whether to replace nodes that exist and differ. Otherwise they are an error.
         replace: bool,
         /// The nodes.
         nodes: Vec<ImportNode<'a>>,
@@ -265,10 +265,10 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the body of a request; None for an operation that no client may ask for.
+    /// Decodes the body of a request. Returns None for an operation that no client may request.
     ///
     /// # Errors
-    /// The bytes are no such request.
+    /// The bytes are not such a request.
     pub fn read(op: OpCode, from: &mut Reader<'a>) -> Result<Option<Request<'a>>, JuteError> {
         Ok(Some(match op {
             OpCode::Create => Request::Create(Jute::read(from)?),
@@ -306,7 +306,7 @@ impl<'a> Request<'a> {
         }))
     }
 
-    /// What it asks for.
+    /// Returns the code of the operation.
     pub fn op(&self) -> OpCode {
         match self {
             Request::Create(_) => OpCode::Create,
@@ -343,7 +343,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Appends its body, without a header.
+    /// Appends the encoded body, without a header.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Request::Create(r) | Request::Create2(r) | Request::CreateContainer(r) => r.write(out),

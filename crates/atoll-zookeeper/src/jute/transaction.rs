@@ -1,24 +1,24 @@
-//! multi and multiRead: operations in a row, each behind a header, and a header that ends them.
+//! multi and multiRead: a sequence of operations, each preceded by a header, and a header that ends the sequence.
 
 use super::codes::{ErrorCode, OpCode};
 use super::records::Stat;
 use super::request::{CreateRequest, CreateTtlRequest, SetDataRequest, VersionRequest, WatchedRequest};
 use super::{Jute, JuteError, Reader, record};
 
-/// Most operations of one transaction. ZooKeeper has no number of its own; a frame of `jute.maxbuffer` holds about as many.
+/// Most operations in a transaction. ZooKeeper has no such limit, but a frame of `jute.maxbuffer` holds about as many.
 pub const MAX_OPERATIONS: usize = 32 * 1024;
-/// The type of an error among the results.
+/// The type of a result that is an error.
 const ERROR_TYPE: i32 = -1;
 
 record! {
-    /// Before each operation and each result.
+    /// The header of each operation and each result.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     MultiHeader {
-        /// An operation; -1 for an error, and at the end.
+        /// The operation; -1 for an error and for the end.
         op: i32,
-        /// Nothing follows.
+        /// Whether this header ends the sequence.
         done: bool,
-        /// Of a result: 0 or its error; of a request: -1.
+        /// In a result, 0 or an error code; in a request, -1.
         err: i32,
     }
 }
@@ -41,7 +41,7 @@ pub enum MultiOp<'a> {
 }
 
 impl MultiOp<'_> {
-    /// What it asks for.
+    /// Returns the code of the operation.
     pub fn op(&self) -> OpCode {
         match self {
             MultiOp::Create(_) => OpCode::Create,
@@ -55,14 +55,14 @@ impl MultiOp<'_> {
     }
 }
 
-/// A transaction: all of it or nothing.
+/// A transaction: all of its operations happen, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MultiRequest<'a> {
-    /// In order.
+    /// The operations, in order.
     pub ops: Vec<MultiOp<'a>>,
 }
 
-/// Reads what stands between headers up to the last one.
+/// Reads a sequence up to the header that ends it.
 fn read_all<'a, T>(
     from: &mut Reader<'a>,
     mut one: impl FnMut(i32, &mut Reader<'a>) -> Result<T, JuteError>,
@@ -113,7 +113,7 @@ impl<'a> Jute<'a> for MultiRequest<'a> {
     }
 }
 
-/// One operation of a multiRead. Its watch is not taken: ZooKeeper leaves none either.
+/// An operation of a multiRead. Its watch flag is ignored, as in ZooKeeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are ZooKeeper's.
 pub enum MultiReadOp<'a> {
@@ -121,10 +121,10 @@ pub enum MultiReadOp<'a> {
     GetChildren(WatchedRequest<'a>),
 }
 
-/// Reads of one moment, each with its own result.
+/// Several reads of the same state, each with its own result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MultiReadRequest<'a> {
-    /// In order.
+    /// The operations, in order.
     pub ops: Vec<MultiReadOp<'a>>,
 }
 
@@ -166,12 +166,12 @@ pub enum MultiResult<'a> {
     Check,
     GetData(Option<&'a [u8]>, Stat),
     GetChildren(Vec<&'a str>),
-    /// Why; None for an operation that would have been done if another one had not failed.
+    /// The error code. None for an operation that only failed to happen because another one failed.
     Error(Option<ErrorCode>),
 }
 
 impl<'a> MultiResult<'a> {
-    /// Appends one result.
+    /// Appends the encoded result.
     pub fn write(&self, out: &mut Vec<u8>) {
         let head =
             |op: OpCode, out: &mut Vec<u8>| MultiHeader { op: op.number(), done: false, err: 0 }.write(out);
@@ -208,15 +208,15 @@ impl<'a> MultiResult<'a> {
         }
     }
 
-    /// Appends what ends a row of results.
+    /// Appends the header that ends a sequence of results.
     pub fn write_end(out: &mut Vec<u8>) {
         MultiHeader::END.write(out);
     }
 
-    /// Reads a whole row of results.
+    /// Decodes a sequence of results.
     ///
     /// # Errors
-    /// The bytes are none.
+    /// The bytes are not a sequence of results.
     pub fn read_row(from: &mut Reader<'a>) -> Result<Vec<MultiResult<'a>>, JuteError> {
         read_all(from, |op, from| {
             if op == ERROR_TYPE {

@@ -1,4 +1,4 @@
-//! Admission of connections: limits on their number and rate. A refused connection costs a socket for a moment, and no task.
+//! Admission of connections: limits on their number and rate. A refused connection briefly occupies a socket, and no task.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use super::figures::{ConnectionFigures, Refusal};
 use super::options::{ConnectionThrottle, Options};
 use crate::watch::ConnectionId;
 
-/// The node's log reports a flood of connections at most once in this time.
+/// Refused connections are reported in the log output at most once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Tokens that are left, and since when.
+/// The bucket of a connection throttle: the tokens that are left, and when the last ones were added.
 #[derive(Debug)]
 struct Bucket {
     throttle: ConnectionThrottle,
@@ -28,14 +28,14 @@ impl Bucket {
         Bucket { throttle, left: throttle.tokens, filled: now }
     }
 
-    /// Takes a token; false if there is none.
+    /// Takes a token; returns false if there is none.
     fn take(&mut self, now: Instant) -> bool {
         let ConnectionThrottle { tokens, fill_every, fill_count } = self.throttle;
         let passed = now.saturating_duration_since(self.filled).as_nanos();
         let fills = u64::try_from(passed / fill_every.as_nanos().max(1)).unwrap_or(u64::MAX);
         if fills > 0 {
             self.left = self.left.saturating_add(fills.saturating_mul(fill_count)).min(tokens);
-            // What is left of the last period counts for the next fill.
+            // The rest of an incomplete period counts toward the next fill.
             let whole = fill_every.saturating_mul(u32::try_from(fills).unwrap_or(u32::MAX));
             self.filled = self.filled.checked_add(whole).filter(|at| *at <= now).unwrap_or(now);
         }
@@ -54,7 +54,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Nobody came in yet.
+    /// Creates the state without any connection.
     pub(crate) fn new(options: &Options) -> Admission {
         let bucket = options.connection_throttle.map(|t| Mutex::new(Bucket::full(t, Instant::now())));
         Admission { next: AtomicU64::new(1), bucket, told: Mutex::default() }
@@ -62,7 +62,7 @@ impl Admission {
 }
 
 impl Shared {
-    /// Takes a new connection into the lists, unless there are too many or they come too fast.
+    /// Registers a new connection. Returns None if there are too many connections or they arrive too fast.
     pub(crate) fn admit(&self, peer: SocketAddr) -> Option<(ConnectionId, Arc<ConnectionFigures>)> {
         match self.try_admit(peer) {
             Ok(admitted) => Some(admitted),

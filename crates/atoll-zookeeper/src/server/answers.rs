@@ -1,4 +1,4 @@
-//! Answers of a connection, in the order of its requests, and the view that they are made from.
+//! The answers of a connection, in the order of its requests, and the view that they are read from.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,17 +20,17 @@ use crate::mutants;
 use crate::watch::NotYet;
 use crate::watch::outbox::End;
 
-/// Within this time a client must take a large reply, because others wait for its place.
+/// The client must read a large reply within this time, because others wait for its place.
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// A request that is refused here, in its turn.
+    /// Refuses a request. The error reply is sent in its turn.
     pub(crate) fn refuse(&mut self, xid: i32, code: ErrorCode) {
         self.shared.figures.refuse(Refusal::Request);
         self.reply_in_turn(|out, zxid| frame::error(out, xid, zxid, code));
     }
 
-    /// A reply behind those of all earlier requests.
+    /// Sends a reply after the replies to all earlier requests.
     pub(crate) fn reply_in_turn(&mut self, write: impl FnOnce(&mut Vec<u8>, i64)) {
         if self.pending.is_empty() {
             self.drain_events();
@@ -49,7 +49,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.figures.sent.add(n);
     }
 
-    /// Answers requests from the first on, as far as they are ready.
+    /// Answers requests in order, as long as the first one is ready.
     pub(super) fn answer_ready(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         while self.out.len() < MAX_UNSENT_BYTES && !self.turn.is_over() {
             self.release_held();
@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ready::Watches(again) => self.watch_again(again)?,
                 Ready::Listed(Listed { mut reply, place }) => {
                     frame::set_zxid(&mut reply, self.zxid);
-                    // Not twice in memory, if it is large.
+                    // Do not hold a large reply in memory twice.
                     if self.out.is_empty() {
                         self.out = reply;
                     } else {
@@ -114,22 +114,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// Read-your-writes: a write was applied, so its events go out before its reply, and later reads of this session see it.
+    /// Call this after a write was applied. Its events go out before its reply, and later reads of this session see it
+    /// (read-your-writes).
     fn after_write(&mut self) {
         self.forget_view();
         self.drain_events_first();
     }
 
-    /// The next read takes a newer view.
+    /// Drops the view, so that the next read takes a newer one.
     pub(crate) fn forget_view(&mut self) {
         if !mutant(mutants::ZK_SERVES_BEHIND_SESSION) {
             self.view = None;
         }
     }
 
-    /// The view of this turn, from which reads are answered. A read waits behind the earlier requests of its session, and until the view
-    /// shows all that the client has seen. Events of what it shows, and no others, precede whatever is answered from it (contracts X19).
-    /// None if the request was put off: the client knows of something that the newest view does not show yet.
+    /// Returns the view of this turn, from which reads are answered. A read waits for the earlier requests of its session, and
+    /// until the view shows all that the client has seen. The events of changes that the view shows, and no others, go out before
+    /// any answer that is read from it (contracts X19). Returns None if the request was put off, because the client knows of a
+    /// change that the newest view does not show yet.
     pub(crate) fn view(&mut self, bytes: &[u8]) -> Option<View> {
         if self.view.is_none() {
             let newest = self.shared.zxid();
@@ -154,28 +156,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.replied(events);
     }
 
-    /// All events of changes up to `newest` were put in front: it was read before the outbox was.
+    /// Raises the zxid that replies report to `newest`. All events of changes up to `newest` must be in the output: it was read
+    /// before the outbox was drained.
     pub(crate) fn told_up_to(&mut self, newest: i64) {
-        // An outbox that has ended may have been told less.
+        // An outbox that has ended may have dropped events.
         if self.outbox.ended().is_none() {
             self.zxid = self.zxid.max(newest);
         }
     }
 
-    /// In front of a reply.
+    /// Adds the waiting events to the output, before a reply.
     pub(crate) fn drain_events_first(&mut self) {
         if !mutant(mutants::ZK_EVENTS_AFTER_REPLIES) {
             self.drain_events();
         }
     }
 
-    /// Sends events, also of what the view of this turn does not show.
+    /// Adds all waiting events to the output, including those of changes that the view of this turn does not show.
     pub(super) fn drain_events(&mut self) {
-        // Read first: events of changes up to it are in the outbox by now.
+        // Read it before draining: the outbox then has the events of all changes up to it.
         let newest = self.shared.zxid();
         let events = self.outbox.drain(&mut self.out);
         if events > 0 {
-            // Otherwise a write's reply carries the write's own zxid, as some clients expect.
+            // Without events the zxid stays, so that a write's reply carries the write's own zxid, as some clients expect.
             self.told_up_to(newest);
             self.forget_view();
             self.replied(events);

@@ -1,4 +1,4 @@
-//! An established connection: one turn after the other.
+//! An established connection, which works in turns: each answers what is ready, takes new requests, and sends the output.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,28 +31,28 @@ use crate::session::keeper::LastSeen;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
 
-/// Replies that wait for the socket beyond this stop the reading of requests (contracts X12).
+/// Above this many unsent bytes of replies, no further requests are read (contracts X12).
 pub(super) const MAX_UNSENT_BYTES: usize = 256 * 1024;
-/// Memory that waiting requests may hold, besides the one that goes beyond it.
+/// Once waiting requests hold this many bytes, no further requests are taken. The one that crosses the limit still is.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
-/// Bytes of replies that are written in one turn, about: the last write may go beyond it.
+/// Output bytes per turn, approximately: the last write may exceed it.
 const FLUSH_BYTES: usize = 512 * 1024;
-/// What is kept for the next turn of an output buffer that was large.
+/// Capacity that the output buffer keeps after a large reply.
 const KEPT_BYTES: usize = 64 * 1024;
-/// The final message is sent within this time, or not at all.
+/// How long to try to send the final message before giving up.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// What a connection begins with.
+/// The parts that the handshake hands to a new connection.
 pub(crate) struct Parts {
     pub(crate) id: ConnectionId,
     pub(crate) session: i64,
-    /// The move by which the connection serves it.
+    /// The session's move count while this connection serves it.
     pub(crate) moves: i64,
     pub(crate) input: BytesMut,
     pub(crate) out: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) heard: Arc<LastSeen>,
-    /// The client is served without the log.
+    /// Whether the client is served without the log.
     pub(crate) read_only: bool,
 }
 
@@ -62,59 +62,60 @@ pub(crate) struct Connection<S> {
     pub(crate) id: ConnectionId,
     pub(crate) session: i64,
     pub(crate) moves: i64,
-    /// Who the client is.
+    /// The client's ids, as scheme and id.
     pub(crate) ids: Vec<(String, String)>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) out: Vec<u8>,
     pub(crate) pending: Queue,
     pub(crate) figures: Arc<ConnectionFigures>,
-    /// The newest change that replies report. Events of changes up to it precede them: a client that moves to another node brings
-    /// this zxid along and is notified only of later changes. It never goes back: clients keep the zxid of their last reply.
+    /// The zxid that replies report. Events of all changes up to it are sent before the reply, because a client that moves to
+    /// another node presents this zxid there and is notified only of later changes. It never decreases: clients keep the zxid of
+    /// their last reply.
     pub(crate) zxid: i64,
-    /// The view of this turn, until a write of the client is answered.
+    /// The view of this turn. It is dropped once a write of the client is answered.
     pub(super) view: Option<View>,
     stream: S,
     input: BytesMut,
     sent: usize,
-    /// When the socket gave something last, and reads that were answered at once since they were counted.
+    /// When the socket last delivered data, and how many reads were answered at once since they were last counted.
     read_at: Instant,
     served: u64,
     pub(crate) sasl: Sasl,
     heard: Arc<LastSeen>,
-    /// The client is served without the log.
+    /// Whether the client is served without the log.
     read_only: bool,
     pub(super) turn: Turn,
-    /// What a write waits for that could not go into the log.
+    /// Completes when the write that could not be proposed may be retried.
     busy: Option<Busy>,
-    /// Room for it, once it is there.
+    /// Room for that write, once it was obtained.
     room: Option<OwnedSemaphorePermit>,
-    /// The subtree that a write has to be counted, and whether it is small enough.
+    /// The subtree that a write would make every node count, and whether it is small enough.
     counted: Option<(String, bool)>,
-    /// The place of a large reply that is on its way, and until when.
+    /// The permit for a large reply that is being sent, and the client's deadline for reading it.
     pub(super) large: Option<(OwnedSemaphorePermit, Pin<Box<Sleep>>)>,
-    /// The client has asked for the end: no more of its requests are taken.
+    /// The client has sent CloseSession. No further requests are taken.
     closing: bool,
-    /// Everything is said: flush, then end.
+    /// Set once nothing more will be queued for the client: flush, then end with this result.
     pub(super) said: Option<Result<(), Ended>>,
-    /// And not longer than this.
+    /// The deadline for that flush.
     linger: Option<Pin<Box<Sleep>>>,
 }
 
-/// Done when a write may be tried again.
+/// Completes when a write may be tried again.
 type Busy = Pin<Box<dyn Future<Output = Woken> + Send>>;
 
-/// What a write has waited for.
+/// The result of waiting to propose a write.
 enum Woken {
-    /// Room for it, or time for the log to take it.
+    /// Room for the write. None if it only had to wait for the log's queue.
     Room(Option<OwnedSemaphorePermit>),
-    /// The subtree that it has to be counted: whether that is small enough.
+    /// The subtree that the write would make every node count, and whether it is small enough.
     Counted(String, bool),
 }
 
-/// What became of a frame.
+/// The result of taking a frame.
 enum Taken {
     Done,
-    /// There is no room for it in the log: again later.
+    /// The request cannot be proposed yet and must be retried later.
     Busy,
 }
 
@@ -155,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         connection
     }
 
-    /// Until it ends.
+    /// Runs the connection until it ends.
     pub(crate) async fn run(mut self) -> Result<(), Ended> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
@@ -172,17 +173,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.outbox.set_ids(self.ids.clone());
     }
 
-    /// Who the client is.
+    /// Returns the client's ids.
     pub(crate) fn client(&self) -> Vec<Id<'_>> {
         self.ids.iter().map(|(scheme, id)| Id { scheme, id }).collect()
     }
 
-    /// One turn: answers what is ready, takes what was sent, sends what there is.
+    /// Runs one turn: answers requests that are ready, takes new ones, and sends the output.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         self.outbox.register(cx.waker());
         self.turn = Turn::begin();
         let done = self.take_turn(cx);
-        // A client that is idle keeps no state (contracts X27).
+        // An idle client holds no view (contracts X27).
         self.forget_view();
         done
     }
@@ -190,26 +191,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn take_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         self.forget_view();
         loop {
-            // This comes first: requests that the client sent here before it moved elsewhere must not be done without its
-            // knowledge, and no reply may go out that a dropped event should precede.
+            // Check this first. Requests that the client sent here before it moved to another node must not be executed without its
+            // knowledge, and no reply may go out if an event that should precede it was dropped.
             if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
                 return Poll::Ready(Err(Ended::Here(end)));
             }
             if let Err(ended) = self.advance(cx) {
                 self.said.get_or_insert(Err(ended));
             }
-            // Nor does a client wait if it does not read its replies: it is its own fault that the requests behind them have no
-            // answer.
+            // A client that does not read its replies does not count as waiting: it delays the answers to its other requests
+            // itself.
             let waits = !self.pending.is_empty() || self.busy.is_some();
             self.heard.set_waits(waits && self.out.len() < MAX_UNSENT_BYTES);
             self.count_outstanding();
-            // If the client does not read, events stay in the outbox, which cuts the client off when there are too many. Events
-            // behind the view that a long read is answered from go out after its reply.
+            // If the client does not read, events stay in the outbox, which ends the connection when there are too many. While a
+            // long read runs, events of changes that its view does not show wait until its reply has gone out.
             if self.out.len() < MAX_UNSENT_BYTES && !self.pending.is_elsewhere() {
                 self.drain_events();
             }
-            // Check again before the replies of this turn go out: events of changes up to the zxids that the replies report may
-            // have been dropped. The client would never learn of those, wherever it brings its watches.
+            // Check again before the replies of this turn go out. Events of changes up to the zxids in these replies may have been
+            // dropped, and the client would never learn of those changes, whichever node it registers its watches at.
             if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
                 return Poll::Ready(Err(Ended::Here(end)));
             }
@@ -223,7 +224,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     return Poll::Ready(said);
                 }
                 self.large = None;
-                // Reading had stopped because of unsent output: it continues.
+                // Reading had stopped because of unsent output. Resume it.
                 if had >= MAX_UNSENT_BYTES && !self.turn.is_over() {
                     continue;
                 }
@@ -253,7 +254,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 turn::poll_after_the_others(cx);
                 return Ok(());
             }
-            // Requests that were taken may be ready already, and nobody would wake this task for them.
+            // A request that was just taken may already be ready, and nothing would wake this task for it.
             if frames > 0 || (waited && self.busy.is_none()) {
                 continue;
             }
@@ -266,7 +267,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Whether a write still waits for room in the log; this task is woken when there is some.
+    /// Returns whether a write still waits to be proposed. This task is woken when it may be retried.
     fn poll_busy(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(busy) = &mut self.busy else { return false };
         let Poll::Ready(woken) = busy.as_mut().poll(cx) else { return true };
@@ -278,7 +279,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         false
     }
 
-    /// Whether another request may be taken.
+    /// Returns whether another request may be taken.
     fn may_take(&self) -> bool {
         !self.closing
             && self.pending.len() < self.shared.options.max_outstanding
@@ -287,9 +288,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             && !self.is_held_back()
     }
 
-    /// Whether too many requests of all connections wait for an answer, or too many writes for the log. A connection without a
-    /// request may always take one, so that each makes progress; a connection that has some is woken by the answers to its
-    /// requests.
+    /// Returns whether too many requests of all connections are unanswered, or too many writes wait for the log. A connection
+    /// without pending requests may always take one, so every connection makes progress. A connection with pending requests is
+    /// woken by their answers.
     fn is_held_back(&self) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -299,7 +300,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         (most > 0 && all() >= most) || !self.shared.window.has_room(self.shared.engine.waiting_commands())
     }
 
-    /// Requests that were taken in one go count as one: reading the clock for each read would be noticeable.
+    /// Counts the reads that were answered since the last call. Each gets the time since the socket last delivered data as its
+    /// latency, because reading the clock for each of them would be noticeable.
     fn count_taken(&mut self) {
         self.count_outstanding();
         let served = std::mem::take(&mut self.served);
@@ -313,7 +315,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.shared.figures.count_outstanding(&self.figures, self.pending.len() as u64);
     }
 
-    /// Reads what the socket has; false if it has nothing.
+    /// Reads what the socket has; returns false if it has nothing.
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Ended> {
         if self.input.capacity() - self.input.len() < 4096 {
             self.input.reserve(16 * 1024);
@@ -332,7 +334,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The length of the next frame, if all of it is there.
+    /// Returns the length of the next frame, or None if the frame is incomplete. Fails if the length is out of bounds.
     fn whole_frame(&mut self) -> Result<Option<usize>, Ended> {
         let Some(head) = self.input.first_chunk::<4>() else { return Ok(None) };
         let length = i32::from_be_bytes(*head);
@@ -350,12 +352,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Takes requests that are there; how many.
+    /// Takes the requests that are in the buffer; returns how many.
     fn take_frames(&mut self, cx: &mut Context<'_>) -> Result<usize, Ended> {
         let mut taken = 0;
         while !self.turn.is_over() && !self.poll_busy(cx) && self.may_take() {
             let Some(length) = self.whole_frame()? else { break };
-            // Out of the buffer while it is looked at, so that it can be kept or given back.
+            // Split the frame off while `take` examines it. If the request cannot be taken yet, the frame is put back.
             let whole = self.input.split_to(4 + length);
             let had = self.out.len();
             match self.take(&whole[4..])? {
@@ -373,7 +375,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(taken)
     }
 
-    /// Takes one request: into the log, to its answer, or behind the others.
+    /// Takes one request: proposes it, answers it, or queues it behind the others.
     fn take(&mut self, bytes: &[u8]) -> Result<Taken, Ended> {
         let mut from = Reader::new(bytes);
         let header = RequestHeader::read(&mut from).map_err(|e| Ended::Malformed(e.to_string()))?;
@@ -402,7 +404,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Taken::Done)
     }
 
-    /// Hands a write to the log, or holds it back (see `order.rs`).
+    /// Proposes a write, or holds it back (see `order.rs`).
     fn take_write(&mut self, op: OpCode, xid: i32, body: &[u8], bytes: &[u8]) -> Taken {
         let pending = if self.pending.holds_back(op, body) {
             Pending::Held(Bytes::copy_from_slice(bytes))
@@ -417,7 +419,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Taken::Done
     }
 
-    /// Hands a write to the log; None if its queue is full.
+    /// Proposes a write. Returns None if the write must wait first, for room or until its subtree is counted; `busy` then completes
+    /// when it may be retried.
     fn propose(&mut self, op: OpCode, xid: i32, body: &[u8]) -> Option<Pending> {
         if op == OpCode::CloseSession {
             let proposed = self.propose_close().map_err(|busy| self.wait_for_room(&busy, None));
@@ -447,7 +450,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The write that was not taken is tried again once the log has room for all of it: `place` is what it holds meanwhile.
+    /// Arranges for a refused write to be retried once the log has room for all of it. The write keeps `place` meanwhile.
     fn wait_for_room(&mut self, busy: &atoll_db::Busy, place: Option<OwnedSemaphorePermit>) {
         self.shared.figures.throttled.add(1);
         let free = self.shared.engine.room(busy);
@@ -487,13 +490,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Hands writes to the log that need not be held back any more.
+    /// Proposes held-back writes that no longer need to wait.
     pub(super) fn release_held(&mut self) {
         while self.busy.is_none()
             && let Some((place, bytes)) = self.pending.next_held()
         {
             let mut from = Reader::new(&bytes);
-            // It was read once already.
+            // The frame was parsed once before.
             let Ok(header) = RequestHeader::read(&mut from) else { return };
             let Some(op) = OpCode::of(header.op) else { return };
             match self.propose(op, header.xid, from.rest()) {
@@ -503,8 +506,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// ZooKeeper's `sync`: a barrier, like the read index of etcd. Once it is answered, this client's reads see everything that was
-    /// answered to anybody before the client sent it.
+    /// Starts a `sync`: a barrier, like etcd's read index. After the answer, this client's reads see everything that was
+    /// acknowledged to any client before the sync was sent.
     fn sync(&mut self, xid: i32, body: &[u8]) {
         match <&str as Jute>::parse(body) {
             Ok(path) => {
@@ -519,11 +522,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends what there is, as far as the socket takes it; whether that was all.
+    /// Writes output until the socket takes no more; returns whether all of it was sent.
     fn flush(&mut self, cx: &mut Context<'_>) -> std::io::Result<bool> {
         let most = self.sent + FLUSH_BYTES;
         while self.sent < self.out.len() {
-            // Otherwise a client that reads as fast as this thread writes would keep the thread busy for the length of a reply.
+            // Otherwise a client that reads as fast as this thread writes would occupy the thread for the whole reply.
             if self.sent >= most {
                 turn::poll_after_the_others(cx);
                 return Ok(false);
@@ -533,7 +536,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(n)) => {
                     self.sent += n;
-                    // The client reads, if slowly. Its pings lie in the socket until it has read enough.
+                    // The client is reading, though slowly. Its pings stay in the socket until it has read enough.
                     if self.out.len() >= MAX_UNSENT_BYTES {
                         self.heard.touch();
                     }
@@ -544,7 +547,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.sent = 0;
         self.out.clear();
         self.out.shrink_to(KEPT_BYTES);
-        // TLS has a buffer of its own.
+        // TLS has its own buffer.
         match Pin::new(&mut self.stream).poll_flush(cx) {
             Poll::Pending => Ok(false),
             Poll::Ready(flushed) => flushed.map(|()| true),

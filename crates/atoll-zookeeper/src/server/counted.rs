@@ -1,6 +1,6 @@
-//! Subtrees that a write makes every node count: `zookeeper_stats` of a quota begins with the existing nodes, which are counted
-//! where the write is applied, ahead of all later writes. The door therefore first checks, beside the node's thread, whether the
-//! subtree is small enough.
+//! Writes that make every node count a subtree. When `zookeeper_stats` of a quota is created, the existing nodes are counted while
+//! the write is applied, and all later writes wait for that. Therefore the door first checks, outside the node's thread, whether
+//! the subtree is small enough.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use crate::jute::transaction::MultiOp;
 use crate::jute::{Jute, Reader};
 use crate::tree::{key, quota, read};
 
-/// Most nodes of a subtree that are counted in one go for anybody else than the superuser. More: all writes wait longer.
+/// Most nodes in a subtree that anyone except the superuser may have counted. A higher value makes all writes wait longer.
 const MAX_COUNTED: usize = 100_000;
-/// What names a write that counts.
+/// A transaction that makes nodes count contains these bytes.
 const NAME: &[u8] = quota::STATS.as_bytes();
 
-/// The subtree that a write has to be counted, if there is one.
+/// Returns the subtree that a write makes every node count, if there is one.
 ///
 /// # Errors
-/// BadArguments: a transaction with more than one.
+/// BadArguments, if a transaction has more than one such subtree.
 pub(crate) fn subject(op: OpCode, body: &[u8]) -> Result<Option<String>, ErrorCode> {
     match op {
         OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => {
             let top = <&str>::parse(body).ok().and_then(quota::counted_by);
             Ok(top.map(str::to_owned))
         }
-        // Most transactions have none, which is found without parsing them.
+        // Most transactions have no such subtree. This check finds that without parsing them.
         OpCode::Multi if body.windows(NAME.len()).any(|part| part == NAME) => {
             let Ok(Some(Request::Multi(asked))) = Request::read(op, &mut Reader::new(body)) else {
                 return Ok(None);
@@ -50,7 +50,7 @@ pub(crate) fn subject(op: OpCode, body: &[u8]) -> Result<Option<String>, ErrorCo
     }
 }
 
-/// Whether a subtree is small enough.
+/// Returns whether a subtree is small enough to be counted. False also if that cannot be determined.
 pub(crate) async fn is_small(shared: Arc<Shared>, top: &str) -> bool {
     let view = shared.engine.view();
     let all = read::counters(&view).map_or(i64::MAX, |counters| counters.nodes);

@@ -1,5 +1,5 @@
-//! SASL's mechanism DIGEST-MD5, the server's side: RFC 2831, with `qop=auth` and without subsequent authentication, as ZooKeeper's
-//! clients speak it. MD5 is broken as a hash of documents; here it hides a password from an eavesdropper, and TLS does that better.
+//! The server's side of SASL's DIGEST-MD5 (RFC 2831), with `qop=auth` and without subsequent authentication, as ZooKeeper's clients
+//! use it. MD5 is broken as a hash of documents. Here it only hides the password from an eavesdropper, which TLS does better.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,17 +14,17 @@ const SERVICE: &str = "zookeeper";
 /// Longest response of a client (RFC 2831 §2.1.2).
 const MAX_RESPONSE_BYTES: usize = 4096;
 
-/// Users and their passwords. They are not shown.
+/// Users with their passwords. The passwords never appear in debug output.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Users(BTreeMap<String, String>);
 
 impl Users {
-    /// These.
+    /// Creates the table from pairs of user and password.
     pub fn new(users: impl IntoIterator<Item = (String, String)>) -> Users {
         Users(users.into_iter().collect())
     }
 
-    /// Whether there are none: then the mechanism is not there.
+    /// Returns whether there are no users. The mechanism is then not offered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -36,55 +36,55 @@ impl fmt::Debug for Users {
     }
 }
 
-/// A client was not authenticated. The client is given no reason.
+/// A client was not authenticated. The reason is not sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// What it sent is no response of this mechanism.
+    /// The client's message is not a response of this mechanism.
     #[error("its response is malformed or too long")]
     Malformed,
-    /// A field that must be there once is not, or is there twice.
+    /// A required field is missing, or a field occurs twice.
     #[error("its response has no field {0}, or two")]
     Field(&'static str),
-    /// A field has another value than it must have.
+    /// A field does not have the required value.
     #[error("its field {0} does not belong to this exchange")]
     Other(&'static str),
-    /// No such user, or another password.
+    /// The user is unknown, or the password is wrong.
     #[error("no such user with this password")]
     Credentials,
 }
 
-/// One exchange, which has one challenge and one response.
+/// One exchange, which consists of one challenge and one response.
 #[derive(Debug)]
 pub struct Exchange {
     nonce: String,
 }
 
-/// A client that has proved who it is.
+/// An authenticated client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proved {
-    /// Its name.
+    /// The user's name.
     pub user: String,
-    /// What proves to the client that the server knows its password.
+    /// The answer that proves to the client that the server knows the password.
     pub answer: Vec<u8>,
 }
 
 impl Exchange {
-    /// Begins one. The nonce is random and used once.
+    /// Begins an exchange. The nonce must be random and used only once.
     pub fn begin(nonce: [u8; 24]) -> Exchange {
         Exchange { nonce: hex(&nonce) }
     }
 
-    /// What the client is asked.
+    /// Returns the challenge to send to the client.
     pub fn challenge(&self) -> Vec<u8> {
         let nonce = &self.nonce;
         format!("realm=\"{REALM}\",nonce=\"{nonce}\",qop=\"auth\",charset=utf-8,algorithm=md5-sess")
             .into_bytes()
     }
 
-    /// Judges the client's response. The exchange is over with it.
+    /// Checks the client's response. This ends the exchange.
     ///
     /// # Errors
-    /// The client has not proved who it is.
+    /// The client is not authenticated.
     pub fn judge(self, response: &[u8], users: &Users) -> Result<Proved, Refused> {
         let fields = Fields::parse(response)?;
         let is = |name: &'static str, expected: &str| match fields.one(name)? {
@@ -101,12 +101,12 @@ impl Exchange {
         }
         let (user, cnonce) = (fields.one("username")?, fields.one("cnonce")?);
         let authzid = fields.any("authzid")?;
-        // Acting on behalf of another user is not supported here.
+        // Acting on behalf of another user is not supported.
         if authzid.is_some_and(|id| id != user) {
             return Err(Refused::Other("authzid"));
         }
         let known = users.0.get(user);
-        // An unknown user costs as much as a known one.
+        // Do the same work for an unknown user, so that the timing does not reveal which users exist.
         let password = known.map_or("", String::as_str);
         let said = Said { user, realm: REALM, nonce: &self.nonce, cnonce, uri, authzid };
         let expected = said.hash(password, "AUTHENTICATE:");
@@ -119,7 +119,7 @@ impl Exchange {
     }
 }
 
-/// What both sides have said.
+/// The values of an exchange that the hashes depend on.
 struct Said<'a> {
     user: &'a str,
     realm: &'a str,
@@ -130,7 +130,7 @@ struct Said<'a> {
 }
 
 impl Said<'_> {
-    /// The response-value of RFC 2831 §2.1.2.1, or with another `verb` that of §2.1.3.
+    /// Computes the response-value of RFC 2831 §2.1.2.1 or, with another `verb`, that of §2.1.3.
     fn hash(&self, password: &str, verb: &str) -> String {
         let mut secret = Md5::new();
         secret.update(bytes(self.user));
@@ -150,7 +150,7 @@ impl Said<'_> {
     }
 }
 
-/// Text as it is hashed: in ISO 8859-1 if it fits, else in UTF-8 (§2.1.2.1).
+/// Returns a text as it is hashed: in ISO 8859-1 if possible, otherwise in UTF-8 (§2.1.2.1).
 fn bytes(text: &str) -> Vec<u8> {
     let latin: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
     latin.unwrap_or_else(|| text.as_bytes().to_vec())
@@ -164,7 +164,7 @@ fn hex(bytes: &[u8]) -> String {
 struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// `name=value` or `name="value"` between commas; a backslash escapes within quotes (§7.1).
+    /// Parses `name=value` and `name="value"`, separated by commas. A backslash escapes the next character within quotes (§7.1).
     fn parse(response: &[u8]) -> Result<Fields, Refused> {
         let text = std::str::from_utf8(response).map_err(|_| Refused::Malformed)?;
         if text.len() > MAX_RESPONSE_BYTES {
@@ -189,12 +189,12 @@ impl Fields {
         }
     }
 
-    /// A field that must be there.
+    /// Returns a required field.
     fn one(&self, name: &'static str) -> Result<&str, Refused> {
         self.any(name)?.ok_or(Refused::Field(name))
     }
 
-    /// A field that may be there.
+    /// Returns an optional field.
     fn any(&self, name: &'static str) -> Result<Option<&str>, Refused> {
         let mut found = self.0.iter().filter(|(n, _)| n == name);
         let first = found.next().map(|(_, value)| value.as_str());
@@ -202,7 +202,7 @@ impl Fields {
     }
 }
 
-/// A value up to its closing quote, and what is behind that.
+/// Returns the value up to its closing quote, and the rest of the text.
 fn quoted_value(text: &str) -> Result<(String, &str), Refused> {
     let (mut value, mut chars) = (String::new(), text.chars());
     loop {
@@ -242,7 +242,7 @@ mod tests {
         Users::new([("bob".to_owned(), "se\"cret".to_owned()), ("jörg".to_owned(), "grün".to_owned())])
     }
 
-    /// What a client answers that believes in this password.
+    /// Returns the response of a client that uses this password.
     fn response(user: &str, password: &str) -> String {
         let nonce = exchange().nonce;
         let uri = "zookeeper/zk-sasl-md5";

@@ -1,4 +1,4 @@
-//! What a door counts.
+//! The counters of a door.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -8,64 +8,64 @@ use tokio::time::Instant;
 
 use super::latency::Latency;
 
-/// A count that only grows, until somebody sets it back.
+/// A counter that only rises until it is reset.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// More.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// How many.
+    /// Returns the current count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// None again.
+    /// Resets the count to zero.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// Why something that a client wanted was not done.
+/// The reason why something that a client wanted was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its address has as many connections as one may have.
+    /// The client's address has as many connections as one address may have.
     ConnectionsOfAddress,
-    /// There are as many connections as there may be.
+    /// The door has as many connections as it may have.
     Connections,
-    /// Connections come too fast.
+    /// Connections arrive too fast.
     ConnectionRate,
-    /// It said nothing for too long before it had a session.
+    /// The client sent nothing for too long before it had a session.
     Silent,
-    /// A frame was too long or made no sense.
+    /// A frame was too long or malformed.
     Frame,
-    /// It had seen more than there is here.
+    /// The client had seen changes that are not here.
     Ahead,
-    /// A request that cannot be done, before it got into the log.
+    /// A request that was refused before it was proposed.
     Request,
-    /// It read too slowly.
+    /// The client read too slowly.
     Slow,
-    /// A four-letter word that is not allowed, or that there is not.
+    /// A four-letter word that is unknown or not allowed.
     Word,
-    /// It did not prove who it is.
+    /// The client failed to authenticate.
     Authentication,
-    /// A write above a hard quota; those in transactions are not counted.
+    /// A write above a hard quota. Writes in transactions are not counted.
     Quota,
-    /// Its TLS handshake failed, or its certificate.
+    /// The client's TLS handshake failed, or its certificate was rejected.
     Tls,
-    /// A write that makes the data grow, while the disk is nearly full.
+    /// A write that would add data while the disk is nearly full.
     Disk,
     /// A read whose reply would be too long.
     Reply,
-    /// A watch for which there is no room.
+    /// A watch for which there was no room.
     Watch,
 }
 
 impl Refusal {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Refusal; 15] = [
         Refusal::ConnectionsOfAddress,
         Refusal::Connections,
@@ -84,7 +84,7 @@ impl Refusal {
         Refusal::Watch,
     ];
 
-    /// As metrics and the node's log have it.
+    /// Returns the name that metrics and the node's log output use.
     pub const fn name(self) -> &'static str {
         match self {
             Refusal::ConnectionsOfAddress => "connections of its address",
@@ -106,38 +106,39 @@ impl Refusal {
     }
 }
 
-/// Of the whole door.
+/// The counters of a whole door.
 #[derive(Debug)]
 pub struct Figures {
-    /// Since when.
+    /// When counting began.
     pub started: Instant,
-    /// Frames of clients.
+    /// Frames received from clients.
     pub received: Count,
-    /// Replies and events.
+    /// Replies and events sent.
     pub sent: Count,
-    /// What was refused, by [`Refusal`].
+    /// Refusals, by [`Refusal`].
     refused: [Count; Refusal::ALL.len()],
-    /// Requests of all connections without an answer yet.
+    /// Unanswered requests of all connections.
     pub outstanding: AtomicU64,
-    /// Turns of connections that took no request because too many of all connections had no answer.
+    /// Turns of connections that took no request because too many requests of all connections were unanswered, or too many writes
+    /// waited for the log.
     pub held_back: Count,
     /// Sessions that this node has expired.
     pub expired: Count,
-    /// Writes that found the log's queue full and waited.
+    /// Writes and requests for sessions that had to wait for room, in the log's queue or among the large writes.
     pub throttled: Count,
-    /// Writes that took a subtree above its quota, on whatever node.
+    /// Writes that took a subtree above its quota, through any node.
     pub over_quota: Count,
-    /// Bytes of clients with a session.
+    /// Bytes received from clients with a session.
     pub received_bytes: Count,
-    /// Clients that asked for a session, a new one or their own.
+    /// Clients that asked for a session, whether for a new one or for their own.
     pub connects: Count,
-    /// Those that came back to their own.
+    /// Clients that asked for their own session.
     pub revalidated: Count,
-    /// Connections that ended without the end of their session.
+    /// Connections that ended while their session continued.
     pub dropped: Count,
-    /// Latencies of writes: from the socket to the answer.
+    /// Latencies of writes, from the socket to the answer.
     pub write_us: Latency,
-    /// Latencies of reads that found no earlier request of their session without an answer.
+    /// Latencies of reads that had no earlier unanswered request in their session.
     pub read_us: Latency,
 }
 
@@ -164,17 +165,17 @@ impl Default for Figures {
 }
 
 impl Figures {
-    /// One more that was refused.
+    /// Counts a refusal.
     pub fn refuse(&self, refusal: Refusal) {
         self.refused[refusal as usize].add(1);
     }
 
-    /// How many were refused for a reason.
+    /// Returns how many refusals had this reason.
     pub fn refused(&self, refusal: Refusal) -> u64 {
         self.refused[refusal as usize].get()
     }
 
-    /// A connection has so many requests without an answer.
+    /// Records that a connection now has this many unanswered requests.
     pub fn count_outstanding(&self, of: &ConnectionFigures, now: u64) {
         let before = of.outstanding.swap(now, Ordering::Relaxed);
         if now != before {
@@ -182,36 +183,36 @@ impl Figures {
         }
     }
 
-    /// Connections that were not let in, whatever the reason.
+    /// Returns the number of connections that were not admitted, for any reason.
     pub fn refused_connections(&self) -> u64 {
         let all = [Refusal::ConnectionsOfAddress, Refusal::Connections, Refusal::ConnectionRate];
         all.into_iter().map(|r| self.refused(r)).sum()
     }
 }
 
-/// Of one connection.
+/// The counters of one connection.
 #[derive(Debug)]
 pub struct ConnectionFigures {
-    /// Whose.
+    /// The client's address.
     pub peer: SocketAddr,
-    /// Since when.
+    /// When the connection was accepted.
     pub since: Instant,
-    /// It came in by TLS.
+    /// Whether the connection uses TLS.
     pub is_secure: AtomicBool,
-    /// The subject of its certificate, if it has shown one.
+    /// The subject of the client's certificate, if it has presented one.
     pub subject: OnceLock<String>,
-    /// Its session; 0 before it has one.
+    /// The id of the session, or 0 while there is none.
     pub session: AtomicI64,
-    /// Frames.
+    /// Frames received.
     pub received: Count,
-    /// Replies and events.
+    /// Replies and events sent.
     pub sent: Count,
-    /// Requests without an answer yet.
+    /// Unanswered requests.
     pub outstanding: AtomicU64,
 }
 
 impl ConnectionFigures {
-    /// A new connection's.
+    /// Creates the counters of a new connection.
     pub fn new(peer: SocketAddr) -> Self {
         ConnectionFigures {
             peer,

@@ -1,4 +1,4 @@
-//! A new connection: four letters that ask for figures, or a client that wants a session.
+//! A new connection: it sends either a four-letter word or a request for a session.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,11 +21,11 @@ use crate::tree::read;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
 
-/// A client says what it wants within this time.
+/// The first message must arrive within this time. The last one must be sent within it.
 const WITHIN: Duration = Duration::from_secs(10);
-/// The log takes a session within this time, or the client tries elsewhere.
+/// Opening or resuming a session may take this long. After that the client should try another node.
 const SESSION_WITHIN: Duration = Duration::from_secs(20);
-/// Longest first message.
+/// Longest first message, without its length field.
 const MAX_FIRST_BYTES: usize = 1024;
 
 /// Why a connection ended.
@@ -34,33 +34,33 @@ pub(crate) enum Ended {
     /// The client closed it.
     #[error("closed by the client")]
     ByClient,
-    /// It said nothing for too long, before it had a session.
+    /// It sent no complete first message in time.
     #[error("no session within {WITHIN:?}")]
     Silent,
     /// The socket failed.
     #[error("the connection failed: {0}")]
     Io(#[from] std::io::Error),
-    /// What it sent makes no sense.
+    /// The client sent malformed data.
     #[error("refused: {0}")]
     Malformed(String),
-    /// It did not prove who it is.
+    /// The client failed to authenticate.
     #[error("refused: {0}")]
     NotAuthenticated(String),
-    /// It has seen changes that are not here: those of another cluster, or those from before a restore.
+    /// The client has seen changes that are not here. They belong to another cluster, or precede a restore.
     #[error("refused: the client has seen zxid {seen:#x}, and the newest here is {newest:#x}")]
     Ahead {
-        /// The client's.
+        /// The newest zxid that the client has seen.
         seen: i64,
-        /// The node's.
+        /// The newest zxid on this node.
         newest: i64,
     },
-    /// The log did not take what the client asked for, or it is unknown whether it did: the client asks again.
+    /// A command of the client was not applied, or its outcome is unknown. The client must ask again.
     #[error("closed, since a command's outcome is not known or it did not happen: {0}")]
     Log(String),
-    /// This side ended it.
+    /// This node ended the connection.
     #[error("closed: {0:?}")]
     Here(End),
-    /// There is no room for the watches that it brought along.
+    /// There is no room for the watches that the client brought.
     #[error("closed: it brought more watches than a connection, or all of them, may have here")]
     Watches,
     /// The store cannot be read.
@@ -69,7 +69,7 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// What is counted for it.
+    /// Returns the counter to increment for this end, if there is one.
     fn refusal(&self) -> Option<Refusal> {
         match self {
             Ended::Malformed(_) => Some(Refusal::Frame),
@@ -162,12 +162,12 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     shared.watches.join(id, outbox.clone());
     let heard = match shared.sessions.bind(number, moves, id, outbox) {
         Some(heard) => heard,
-        // This node does not judge it.
+        // The client's silence on this node does not expire the session.
         None if read_only => LastSeen::new(),
         None => return Err(Ended::Here(End::SessionMoved)),
     };
     figures.session.store(number, Ordering::Relaxed);
-    // If the log came back or was lost before the client was in the lists, nobody would disconnect it.
+    // If the log was lost or came back before this connection was registered, nothing else would disconnect the client.
     if shared.is_read_only() != read_only {
         return Err(Ended::Here(End::Closed));
     }
@@ -177,7 +177,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     Connection::new(shared.clone(), stream, figures.clone(), parts).run().await
 }
 
-/// Sends the last message on a connection without waiting for a client that does not read it.
+/// Sends the last message on a connection and closes it. Gives up after [`WITHIN`] if the client does not read.
 async fn say_last<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(), Ended> {
     let said = async {
         stream.write_all(bytes).await?;
@@ -188,11 +188,11 @@ async fn say_last<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result
 
 enum First {
     Word(String),
-    /// The length of the message, which is there.
+    /// The length of the message. All of it is in the buffer.
     Connect(usize),
 }
 
-/// Reads the first message, without its length.
+/// Reads the first message and removes its length field.
 async fn read_first<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) -> Result<First, Ended> {
     let mut more = async |input: &mut BytesMut, least: usize| -> Result<(), Ended> {
         while input.len() < least {
@@ -217,7 +217,7 @@ async fn read_first<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) 
     Ok(First::Connect(length))
 }
 
-/// Waits until this node has applied what the client has seen, because the client must not see an older state.
+/// Waits until this node has applied all changes that the client has seen, because a client must never see an older state.
 async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
     let newest = || read::counters(&shared.engine.view()).map(|c| c.zxid);
     if seen <= newest()? {
@@ -232,9 +232,9 @@ async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
 
 pub(crate) type Password = [u8; PASSWORD_BYTES];
 
-/// Opens a session or takes over the client's own, once this node is as far as the client; None if that session is gone. A client
-/// that hears nothing for that long has gone elsewhere: the connections that wait here would be too many while the log is out of
-/// reach.
+/// Opens a session or resumes the client's own, once this node has applied everything that the client has seen. Returns None if
+/// that session is gone. The wait is bounded: a client that gets no answer for that long has gone to another node, and while the
+/// log is out of reach too many connections would wait here.
 async fn open_in_time(
     shared: &Shared,
     asked: &ConnectRequest<'_>,
@@ -247,7 +247,7 @@ async fn open_in_time(
     opened.map_err(|_| Ended::Log(format!("no answer within {SESSION_WITHIN:?}")))?
 }
 
-/// Opens a session or takes the client's one; None if that is gone.
+/// Opens a session or resumes the client's own. Returns None if that session is gone.
 async fn open(
     shared: &Shared,
     asked: &ConnectRequest<'_>,

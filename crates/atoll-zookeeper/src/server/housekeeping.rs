@@ -1,5 +1,5 @@
-//! The work of a door beside its connections: it expires the sessions that it holds, takes over sessions without a holder, deletes
-//! nodes that are due, and disconnects its clients when it has lost the log.
+//! The door's background work: it expires the sessions that this node holds, takes over sessions without a holder, deletes znodes
+//! that are due, and disconnects the clients when this node has lost the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::watch::outbox::End;
 
 /// How often to look for sessions without a holder.
 const LOOKED_EVERY: Duration = Duration::from_millis(500);
-/// How many checks in a row must find their holder missing before the first node takes them over.
+/// A holder must be missing in this many checks in a row before the first node takes over its sessions.
 const LOOKS: usize = 2;
-/// How many more checks a node waits for each node that comes before it.
+/// Each further node waits this many more checks for each living node with a lower id.
 const LOOKS_MORE: usize = 4;
-/// How often the log is asked for its tail.
+/// How often to ask the log for its tail.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// A node that has not reached the log for this long disconnects its clients, or after seven eighths of the shortest session
-/// timeout if that is less: the other nodes take over its sessions and will expire them, and a client that is served here would not
-/// know.
+/// A node that has not reached the log for this long disconnects its clients. Seven eighths of the shortest session timeout apply
+/// instead if that is less. By then other nodes take over its sessions and will expire them, and a client that is still served here
+/// would not know.
 const OUT_OF_TOUCH: Duration = Duration::from_millis(3_500);
-/// Most sessions that are taken up for expiry at a time.
+/// Most sessions to begin expiring in one round.
 const MAX_EXPIRING: usize = 1_000;
-/// Expiries that are in the log at once. Each may delete as many ephemerals as one step does, and every write behind them waits for
+/// Expiries in the log at the same time. Each may delete as many ephemerals as one step allows, and every write behind it waits for
 /// that.
 const EXPIRING_AT_ONCE: usize = 4;
-/// Between two further steps of a session's end, its node rests for this many times the duration of a step.
+/// Between two further steps of a session's end, the node pauses for this many times the duration of a step.
 const RESTS_FOR: u32 = 2;
-/// Most nodes that one command deletes.
+/// Most znodes that one command deletes.
 const REAPED_AT_ONCE: usize = 500;
 
-/// Runs as long as the door.
+/// Runs the background work until it is dropped.
 pub(crate) async fn run(shared: Arc<Shared>) {
     tokio::join!(
         expire(&shared),
@@ -58,8 +58,8 @@ pub(crate) fn every(period: Duration) -> tokio::time::Interval {
     interval
 }
 
-/// Proposes a command and awaits its answer; returns whether it did something. False also if that is unknown: the caller judges
-/// anew.
+/// Proposes a command and waits for its answer. Returns true if the command had an effect. Returns false if it had none or if that
+/// is unknown, so the caller must examine the state again.
 pub(crate) async fn did(shared: &Shared, command: &Command<'_>) -> bool {
     let Ok(proposed) = shared.engine.propose(command.to_bytes().into()) else { return false };
     match proposed.await {
@@ -103,12 +103,12 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
     }
 }
 
-/// Permits for the sessions that are ending. Whatever they delete is applied before the writes behind it, so the work that is under
-/// way is bounded.
+/// Permits for sessions that are ending. Their deletions are applied before the writes behind them, so the number that run at a
+/// time is bounded.
 struct Turns {
-    /// Sessions whose clients were silent: the first step of each.
+    /// For the first step of each expiring session.
     expiring: Semaphore,
-    /// The further steps of sessions with many ephemerals: one session after the other.
+    /// For the further steps of sessions with many ephemerals, one session at a time.
     ending: Semaphore,
 }
 
@@ -122,7 +122,7 @@ async fn expire(shared: &Arc<Shared>) {
         let later = silent.split_off(silent.len().min(MAX_EXPIRING));
         later.into_iter().for_each(|s| shared.sessions.spare(s));
         for one in silent {
-            // Not awaited here: the next judgement is due, whatever the outcome of these.
+            // Do not wait for these: the next check is due, whatever their outcome.
             tokio::spawn(expire_one(shared.clone(), turns.clone(), one));
         }
     }
@@ -134,11 +134,11 @@ async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Expired) {
         let _turn = turns.ending.acquire().await;
         loop {
             let began = Instant::now();
-            // It is gone when a step does nothing.
+            // A step that has no effect means that the session is gone, or that the outcome is unknown.
             if !did(&shared, &end_of(&shared, session, moves, false)).await {
                 return shared.sessions.spare(silent);
             }
-            // The steps of this session, and of those of other nodes, leave most of the replicas' time to other work.
+            // These pauses leave most of the replicas' time to other work, even if other nodes end sessions, too.
             tokio::time::sleep(began.elapsed() * RESTS_FOR).await;
         }
     }
@@ -154,7 +154,8 @@ async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Expired) {
     }
 }
 
-/// The command that ends a session, or begins to: `closed` by its client, or because that was silent.
+/// Returns the command that ends a session or begins to end it: `closed` by its client, or else expired because the client was
+/// silent.
 pub(crate) fn end_of(shared: &Shared, session: i64, moves: i64, closed: bool) -> Command<'static> {
     if shared.engine.level() >= since::ENDS_IN_STEPS {
         let at_most = shared.options.ephemerals_at_once;
@@ -166,22 +167,24 @@ pub(crate) fn end_of(shared: &Shared, session: i64, moves: i64, closed: bool) ->
     }
 }
 
-/// How many of the living nodes have a lower id. Work that any node may do is done by the first node, and by the others only if the
-/// first does not do it: it may have no such door.
+/// Returns the number of living nodes with a lower id than this one. Work that any node may do is done by the first node. The
+/// others do it only if the first one does not, for example because it runs no such door.
 pub(crate) fn rank(shared: &Shared) -> usize {
     let me = shared.engine.proposer().node;
     shared.cluster.living().into_iter().filter(|node| *node < me).count()
 }
 
-/// Takes over sessions of an earlier life of this node, and of nodes that are gone. If two nodes try, the second one finds nothing.
+/// Takes over the sessions of this node's earlier lives and of nodes that are gone. If two nodes try this, the second one finds
+/// none left.
 async fn take_over(shared: &Arc<Shared>) {
-    // Nothing can be read before. The other end stays: the engine outlives this.
+    // Nothing can be read before the start check is over. This cannot fail here, because the engine outlives this task.
     let _ = shared.engine.checked().await;
     let mut ticks = every(LOOKED_EVERY);
     let mut missing: BTreeMap<Proposer, usize> = BTreeMap::new();
     loop {
         ticks.tick().await;
-        // Sessions that are gone may have left many deleted keys to pass over: do not scan on the thread that serves the clients.
+        // A scan may have to skip many deleted keys of sessions that are gone, so it must not run on the thread that serves the
+        // clients.
         let view = shared.engine.view();
         let holders = match shared.beside(move || keeper::holders(&view)).await {
             Ok(Ok(holders)) => holders,
@@ -199,7 +202,7 @@ async fn take_over(shared: &Arc<Shared>) {
         let gone = |h: &Proposer| *h != me && (h.node == me.node || !living.contains(&h.node));
         let seen = |h: Proposer| (h, missing.get(&h).map_or(1, |looks| looks + 1));
         missing = holders.into_iter().filter(gone).map(seen).collect();
-        // A single late heartbeat does not count. An earlier life of this node is certainly over.
+        // One late heartbeat is not enough. An earlier life of this node is certainly over.
         let patience = LOOKS + LOOKS_MORE * rank(shared);
         for (holder, _) in missing.iter().filter(|(h, looks)| h.node == me.node || **looks >= patience) {
             take_from(shared, *holder).await;
@@ -223,7 +226,8 @@ async fn take_from(shared: &Arc<Shared>, holder: Proposer) {
     }
 }
 
-/// Deletes containers and nodes past their time to live: the first of the living nodes in each round, the others now and then.
+/// Deletes containers and znodes whose time to live has passed. The first living node does this in each round, the others less
+/// often.
 async fn reap(shared: &Arc<Shared>) {
     if shared.options.reap_every.is_zero() {
         return;
@@ -250,7 +254,7 @@ async fn reap(shared: &Arc<Shared>) {
     }
 }
 
-/// Most nodes of one round.
+/// Most znodes to find in one round.
 const MAX_DUE: usize = 100_000;
 
 fn find_due(view: &atoll_db::View, now_ms: i64) -> Result<Vec<String>, ReadError> {

@@ -1,4 +1,4 @@
-//! Latencies, counted where they happen: a few additions each, no lock.
+//! Latencies of requests. Recording one takes a few atomic additions and no lock.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Buckets per power of two: a quantile is at most an eighth too high.
+/// The base-2 logarithm of the number of buckets per power of two. A quantile is at most an eighth too high.
 const PER_OCTAVE_BITS: u32 = 3;
 const PER_OCTAVE: usize = 1 << PER_OCTAVE_BITS;
 /// Latencies above 2^36 microseconds (19 hours) are not distinguished.
 const BUCKETS: usize = (36 - PER_OCTAVE_BITS as usize + 1) * PER_OCTAVE;
-/// Quantiles are those of this time and of up to as much before.
+/// Quantiles cover the current period of this length and the one before.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// The bucket of a latency.
+/// Returns the bucket of a latency.
 fn bucket(us: u64) -> usize {
     if us < PER_OCTAVE as u64 {
         return us as usize;
@@ -25,7 +25,7 @@ fn bucket(us: u64) -> usize {
     at.min(BUCKETS - 1)
 }
 
-/// The longest latency of a bucket.
+/// Returns the longest latency of a bucket.
 fn longest(bucket: usize) -> u64 {
     if bucket < PER_OCTAVE {
         return bucket as u64;
@@ -36,31 +36,31 @@ fn longest(bucket: usize) -> u64 {
 
 type Buckets = [AtomicU64; BUCKETS];
 
-/// Latencies of one kind of request.
+/// The latencies of one kind of request.
 #[derive(Debug)]
 pub struct Latency {
     sum_us: AtomicU64,
     count: AtomicU64,
     least_us: AtomicU64,
     most_us: AtomicU64,
-    /// The window that is counted into, and the one before.
+    /// The histograms of the current and of the previous period.
     windows: [Buckets; 2],
     current: AtomicUsize,
     turned: Mutex<Instant>,
 }
 
-/// What there is to tell. Times in microseconds.
+/// Statistics of latencies, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// How many since they were set back.
+    /// The number of requests since the last reset.
     pub count: u64,
-    /// Their sum.
+    /// The sum of their latencies.
     pub sum_us: u64,
-    /// The least; 0 if there is none.
+    /// The least latency; 0 if there was no request.
     pub least_us: u64,
-    /// The greatest.
+    /// The greatest latency; 0 if there was no request.
     pub most_us: u64,
-    /// Quantiles of the last minutes: 0.5, 0.95, 0.99, 0.999.
+    /// The quantiles 0.5, 0.95, 0.99 and 0.999 of the last minutes.
     pub quantiles_us: [u64; 4],
 }
 
@@ -83,12 +83,12 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// One more, in microseconds.
+    /// Records one request that took `us` microseconds.
     pub fn add(&self, us: u64) {
         self.add_many(us, 1);
     }
 
-    /// Adds this many that took the same time.
+    /// Records `n` requests that took `us` microseconds each.
     pub fn add_many(&self, us: u64, n: u64) {
         self.sum_us.fetch_add(us.saturating_mul(n), Ordering::Relaxed);
         self.count.fetch_add(n, Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Latency {
         self.windows[current][bucket(us)].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// What there is to tell. The windows move on when they are asked for.
+    /// Returns the statistics. If the current period is over, it first begins a new one.
     pub fn summary(&self) -> Summary {
         self.summary_at(Instant::now())
     }
@@ -138,7 +138,7 @@ impl Latency {
         }
     }
 
-    /// None again.
+    /// Resets everything except the histograms.
     pub fn reset(&self) {
         self.sum_us.store(0, Ordering::Relaxed);
         self.count.store(0, Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Latency {
 }
 
 impl Summary {
-    /// Of both.
+    /// Returns the statistics of both together, without quantiles.
     pub fn and(self, other: Summary) -> Summary {
         let least = match (self.count, other.count) {
             (0, _) => other.least_us,
@@ -170,7 +170,7 @@ impl Summary {
     }
 }
 
-/// Microseconds as ZooKeeper tells them.
+/// Converts microseconds to milliseconds, in which ZooKeeper reports latencies.
 pub fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }

@@ -1,4 +1,4 @@
-//! Keeps `/zookeeper/config` up to date: announces this node, and forgets nodes that are no longer members.
+//! Maintains `/zookeeper/config`: announces this node, and removes nodes that are no longer members.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,22 @@ use crate::tree::read::ReadError;
 
 /// How often to check whether the list is up to date.
 const LOOKED_EVERY: Duration = Duration::from_millis(500);
-/// How often in a row a node must be no member before the first node forgets it, and how much more often for each that comes before.
+/// A node must be missing from the members in this many checks in a row before the first node removes it. Each further node waits
+/// this many more checks for each living node with a lower id.
 const LOOKS: usize = 3;
 
-/// Where a node is reached.
+/// The addresses of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// By the other nodes: host:port.
+    /// The address for other nodes, as host:port.
     pub peer: String,
-    /// By ZooKeeper's clients: host:port.
+    /// The address for ZooKeeper clients, as host:port.
     pub client: String,
 }
 
-/// Runs as long as the door.
+/// Runs until it is dropped.
 pub(crate) async fn run(shared: &Arc<Shared>) {
-    // Nothing can be read before. The other end stays: the engine outlives this.
+    // Nothing can be read before the start check is over. This cannot fail here, because the engine outlives this task.
     let _ = shared.engine.checked().await;
     let mut ticks = every(LOOKED_EVERY);
     let mut looks = 0;
@@ -58,13 +59,13 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
 struct Found {
     /// The addresses to announce.
     mine: Option<Addresses>,
-    /// Nodes that are listed but are no members.
+    /// Nodes that are listed but are not members.
     gone: Vec<NodeId>,
 }
 
 fn look(shared: &Shared, view: &View) -> Result<Found, ReadError> {
     let (me, members) = (shared.engine.proposer().node, shared.cluster.member_ids());
-    // A node that is not a member must not announce itself: it would be forgotten, and announced again.
+    // A node that is not a member must not announce itself: it would be removed and announced again and again.
     let mut mine = shared.cluster.addresses().filter(|_| members.contains(&me));
     let mut gone = Vec::new();
     for found in view.scan(&key::servers(), Direction::Forward) {

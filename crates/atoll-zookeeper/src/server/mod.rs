@@ -1,31 +1,31 @@
-//! The door itself: connections of ZooKeeper clients.
+//! The ZooKeeper door: it serves connections of ZooKeeper clients.
 //!
-//! A connection is one task. It reads the input that is there, proposes writes without waiting for each other, answers reads from
-//! the published view once all earlier requests of its session are answered, and writes all output of a turn at once. There is no
-//! task per request, and no lock is held across an await.
+//! A connection is one task. It reads the available input, proposes writes without waiting for earlier ones, answers reads from the
+//! published view once all earlier requests of its session are answered, and writes all output of a turn at once. There is no task
+//! per request, and no lock is held across an await.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `mod.rs` | the door: listener, what its connections share |
-//! | `options.rs` | how it behaves |
-//! | `admission.rs` | which connections come in |
-//! | `handshake.rs` | a new connection: four letters, or a session |
-//! | `connection.rs`, `answers.rs` | the turn of an established connection; its answers in order |
-//! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read; `sync` and read-your-writes |
+//! | `mod.rs` | the door: listeners, and the state that connections share |
+//! | `options.rs` | options |
+//! | `admission.rs` | limits on the number of connections |
+//! | `handshake.rs` | a new connection: a four-letter word, or a session |
+//! | `connection.rs`, `answers.rs` | the turns of an established connection; its answers in order |
+//! | `pending.rs`, `order.rs` | the queue of unanswered requests; which writes wait for which reads; `sync` and read-your-writes |
 //! | `reads.rs`, `watching.rs` | requests that are answered from the view |
-//! | `walk.rs` | reads of many keys, step by step |
+//! | `walk.rs` | reads of many keys, in steps |
 //! | `turn.rs` | how much a connection may do before the others get their turn |
-//! | `tls.rs`, `subject.rs` | TLS, and the name in a client's certificate |
+//! | `tls.rs`, `subject.rs` | TLS, and the subject of a client's certificate |
 //! | `sasl.rs`, `digest_md5.rs` | SASL |
-//! | `writes.rs`, `room.rs`, `counted.rs` | requests that go into the log: checked, made whole; large ones in turn |
+//! | `writes.rs`, `room.rs`, `window.rs`, `counted.rs` | writes: checks, commands, and limits on large ones and on their number |
 //! | `frame.rs` | frames of replies |
 //! | `housekeeping.rs` | expiry, takeover, containers |
-//! | `membership.rs` | keeps `/zookeeper/config` true |
+//! | `membership.rs` | maintains `/zookeeper/config` |
 //! | `read_only.rs` | reads without the log |
 //! | `words.rs` | the four-letter words |
 //! | `admin/` | ZooKeeper's AdminServer |
-//! | `figures.rs`, `latency.rs` | counts |
-//! | `monitor.rs` | all figures under ZooKeeper's names |
+//! | `figures.rs`, `latency.rs` | counters and latencies |
+//! | `monitor.rs` | all metrics, under ZooKeeper's names |
 
 pub mod admin;
 mod admission;
@@ -86,30 +86,32 @@ use options::Options;
 
 pub use words::KNOWN as KNOWN_WORDS;
 
-/// One line of the node's log reports this many writes above a quota.
+/// Of this many writes above a quota, one is reported in the node's log output.
 const QUOTA_TOLD_EVERY: u64 = 1_000;
 
-/// What a door needs to know of the cluster.
+/// What a door needs to know about the cluster.
 pub trait Cluster: Send + Sync {
-    /// The nodes that seem to be alive and whose replica is in service; this one among them in any case.
+    /// Returns the nodes that appear to be alive and whose replica is in service. Always includes this node.
     fn living(&self) -> Vec<NodeId>;
 
-    /// How many nodes belong to it, alive or not.
+    /// Returns the number of the cluster's nodes, alive or not.
     fn members(&self) -> usize {
         self.living().len()
     }
 
-    /// Whether this node orders the entries of the log: what ZooKeeper calls the leader.
+    /// Returns whether this node sequences the log. ZooKeeper calls that node the leader.
     fn leads(&self) -> bool {
         false
     }
 
-    /// Fills a new session's password with random bytes; false if there are none. The system's, unless a host has its own.
+    /// Fills a new session's password with random bytes; returns false if none are available. Uses the operating system's random
+    /// numbers unless a host overrides it.
     fn draw_password(&self, password: &mut [u8; PASSWORD_BYTES]) -> bool {
         ring::rand::SystemRandom::new().fill(password).is_ok()
     }
 
-    /// What the clock on the wall shows, milliseconds since the Unix epoch. The system's, unless a host has its own.
+    /// Returns the wall-clock time in milliseconds since the Unix epoch. Uses the operating system's clock unless a host overrides
+    /// it.
     fn wall_ms(&self) -> i64 {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
@@ -121,23 +123,23 @@ pub trait Cluster: Send + Sync {
         true
     }
 
-    /// This node's disk is nearly full: writes that make the data grow are refused.
+    /// Returns whether this node's disk is nearly full. Writes that would add data are then refused.
     fn is_short_of_space(&self) -> bool {
         false
     }
 
-    /// All of them by id; none where that is not known.
+    /// Returns the ids of all nodes of the cluster, or an empty list if they are not known.
     fn member_ids(&self) -> Vec<NodeId> {
         Vec::new()
     }
 
-    /// Where this node is reached; None keeps it out of `/zookeeper/config`.
+    /// Returns the addresses of this node. None keeps the node out of `/zookeeper/config`.
     fn addresses(&self) -> Option<Addresses> {
         None
     }
 }
 
-/// What the connections of a node share.
+/// The state that the connections of a node share.
 pub(crate) struct Shared {
     pub(crate) engine: Engine<ZooKeeper>,
     pub(crate) options: Options,
@@ -148,21 +150,21 @@ pub(crate) struct Shared {
     pub(crate) room: room::Room,
     pub(crate) window: window::Window,
     cluster: Arc<dyn Cluster>,
-    /// See `read_only.rs`.
+    /// Whether reads are served without the log (see `read_only.rs`).
     read_only: AtomicBool,
-    /// The newest change whose events were handed out: never older than any published view.
+    /// The zxid of the newest change whose events were handed out. Never older than any published view.
     zxid: AtomicI64,
     admission: admission::Admission,
     connections: Mutex<BTreeMap<ConnectionId, Arc<ConnectionFigures>>>,
 }
 
 impl Shared {
-    /// What replies tell as the newest change.
+    /// Returns the zxid of the newest change, which replies report.
     pub(crate) fn zxid(&self) -> i64 {
         self.zxid.load(Ordering::Acquire)
     }
 
-    /// The session timeout that a client gets.
+    /// Returns the session timeout that the client is granted, in milliseconds.
     pub(crate) fn timeout_ms(&self, asked: &ConnectRequest<'_>) -> i32 {
         asked.timeout_ms.clamp(self.options.min_session_timeout_ms, self.options.max_session_timeout_ms)
     }
@@ -173,10 +175,10 @@ impl Shared {
 }
 
 impl Shared {
-    /// Runs long work beside the node's thread (contracts X20). The work continues even if nobody waits for it any more.
+    /// Runs long work on another thread than the node's (contracts X20). The work continues even if nobody waits for it any more.
     ///
     /// # Errors
-    /// The work panicked, or the node stops.
+    /// The work panicked, or the node is stopping.
     pub(crate) async fn beside<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -187,7 +189,7 @@ impl Shared {
         tokio::task::spawn_blocking(work).await
     }
 
-    /// Counts what is above its quota, and says so now and then.
+    /// Counts writes above a quota, and logs a warning for some of them.
     fn tell_quotas(&self, events: &[Event]) {
         for event in events {
             let Event::OverQuota { top, .. } = event else { continue };
@@ -205,7 +207,7 @@ struct Follower(Arc<Shared>);
 impl Observer<Event> for Follower {
     fn on_events(&self, below: LogPos, events: Vec<Event>) {
         self.0.watches.tell(below, &events);
-        // Set this after the events: a reader of it finds the events of all changes up to it in its outbox.
+        // Set this after the events: whoever reads it then finds the events of all changes up to it in its outbox.
         if let Some(newest) = events.iter().map(Event::zxid).max() {
             self.0.zxid.fetch_max(newest, Ordering::AcqRel);
         }
@@ -213,7 +215,8 @@ impl Observer<Event> for Follower {
         events.iter().for_each(|event| self.0.sessions.tell(event));
     }
 
-    /// Events are missing: the clients reconnect, bring their watches, and are notified of what they missed.
+    /// Disconnects all clients, because events are missing. They reconnect, register their watches again, and are notified of what
+    /// they missed.
     fn on_restored(&self, _below: LogPos, view: &View) {
         if let Ok(counters) = read::counters(view) {
             self.0.zxid.store(counters.zxid, Ordering::Release);
@@ -225,7 +228,7 @@ impl Observer<Event> for Follower {
     }
 }
 
-/// The ZooKeeper door of a node. Cheap to clone.
+/// The ZooKeeper door of a node. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Door(Arc<Shared>);
 
@@ -236,7 +239,7 @@ impl std::fmt::Debug for Door {
 }
 
 impl Door {
-    /// A door over an engine, whose observer it becomes.
+    /// Opens a door over an engine and registers the door as the engine's observer.
     ///
     /// # Errors
     /// The state cannot be read.
@@ -263,9 +266,9 @@ impl Door {
             options,
             engine,
         });
-        // Set the observer first, then take the view: changes that are applied in between are in both.
+        // Register the observer first and then take the view: changes that are applied in between reach both.
         shared.engine.observe(Arc::new(Follower(shared.clone())));
-        // While the state is compared after a start nobody is shown it; the observer is notified if another state replaces it.
+        // During the start check nobody is shown the state. If another state replaces it, the observer is notified.
         let counters = read::counters(&shared.engine.view_for_door())?;
         shared.zxid.fetch_max(counters.zxid, Ordering::AcqRel);
         Ok(Door(shared))
@@ -276,35 +279,36 @@ impl Door {
         Arc::new(Follower(self.0.clone()))
     }
 
-    /// Serves one connection until it ends, if one more is allowed. Sessions are kept by [`Door::serve`], which runs besides.
+    /// Serves one connection until it ends, if another one is admitted. The sessions need [`Door::serve`] or [`Door::keep`] to run
+    /// as well.
     pub async fn serve_stream<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, peer: SocketAddr) {
         if let Some((id, figures)) = self.0.admit(peer) {
             handshake::serve(self.0.clone(), stream, id, figures).await;
         }
     }
 
-    /// The figures of this door.
+    /// Returns the metrics of this door.
     pub fn metrics(&self) -> Vec<monitor::Metric> {
         monitor::metrics(&self.0)
     }
 
-    /// Serves the admin commands over HTTP until `stop` is done. Anybody who reaches the port may run them, except those that carry
-    /// the tree.
+    /// Serves the admin commands over HTTP until `stop` completes. Anyone who can reach the port may run them, except for the
+    /// commands that transfer the tree.
     pub async fn serve_admin(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
         admin::serve(self.0.clone(), listener, stop).await;
     }
 
-    /// Keeps the sessions of this node forever, for a host that accepts connections itself.
+    /// Maintains the sessions of this node, forever. For a host that accepts connections itself.
     pub async fn keep(&self) {
         housekeeping::run(self.0.clone()).await;
     }
 
-    /// Serves connections until `stop` is done, and keeps the sessions of this node.
+    /// Serves connections and maintains the sessions of this node until `stop` completes.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         self.serve_all(vec![Listening { listener, tls: None }], stop).await;
     }
 
-    /// The same at several places.
+    /// Like [`Door::serve`], with several listeners.
     pub async fn serve_all(self, places: Vec<Listening>, stop: impl Future<Output = ()>) {
         let shared = self.0;
         let keeping = housekeeping::run(shared.clone());
@@ -319,11 +323,11 @@ impl Door {
     }
 }
 
-/// Where connections come in.
+/// A listener for client connections.
 pub struct Listening {
     /// The socket.
     pub listener: TcpListener,
-    /// With TLS.
+    /// The TLS acceptor, if the connections use TLS.
     pub tls: Option<TlsAcceptor>,
 }
 
@@ -333,7 +337,7 @@ async fn accept(shared: &Arc<Shared>, at: Listening) {
         match at.listener.accept().await {
             Ok((stream, peer)) => {
                 let Some((id, figures)) = shared.admit(peer) else { continue };
-                // Small replies must not wait for one another; a failure here shows in the connection.
+                // A small reply must not wait for the next one. If this fails, the connection itself will show it.
                 let _ = stream.set_nodelay(true);
                 match &at.tls {
                     None => tokio::spawn(handshake::serve(shared.clone(), stream, id, figures)),
@@ -341,7 +345,7 @@ async fn accept(shared: &Arc<Shared>, at: Listening) {
                 };
             }
             Err(error) => {
-                // Out of file descriptors, say: it will not be better at once.
+                // For example, no file descriptors are left. An immediate retry would fail, too.
                 tracing::warn!(%error, "the ZooKeeper door cannot accept");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

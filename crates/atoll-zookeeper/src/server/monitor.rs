@@ -1,5 +1,5 @@
-//! The figures of a door under ZooKeeper's own names, for `mntr`, Prometheus and the admin commands. Figures that have no meaning
-//! here are absent; `docs/zookeeper.md` lists them.
+//! The metrics of a door under ZooKeeper's names, for `mntr`, Prometheus and the admin commands. Metrics that have no meaning here
+//! are absent; `docs/zookeeper.md` lists them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -11,18 +11,18 @@ use crate::tree::read;
 use crate::tree::state::Counters;
 use crate::watch::table::Kind;
 
-/// The kind and value of a figure.
+/// The kind and value of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A number that rises and falls.
+    /// A number that may rise and fall.
     Gauge(f64),
     /// A number that only rises.
     Counter(f64),
-    /// Latencies.
+    /// A summary of latencies.
     Summary(Summary),
 }
 
-/// A figure, by ZooKeeper's name without `zk_`.
+/// A metric, under ZooKeeper's name without `zk_`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
     /// Its name.
@@ -31,7 +31,7 @@ pub struct Metric {
     pub value: Value,
 }
 
-/// Files that this process has open, and how many it may have; None where the system does not tell.
+/// Returns the number of files that this process has open, and its limit. Each is None if the system does not report it.
 fn open_files() -> (Option<f64>, Option<f64>) {
     let open = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -39,12 +39,13 @@ fn open_files() -> (Option<f64>, Option<f64>) {
     (open, line.and_then(|l| l.split_whitespace().next()?.parse().ok()))
 }
 
-/// What is counted in the state.
+/// Returns the counters in the state, or initial ones if they cannot be read.
 pub(crate) fn counters(shared: &Shared) -> Counters {
     read::counters(&shared.engine.view()).unwrap_or(Counters::FIRST)
 }
 
-/// `standalone`, `leader` for the node that orders the log's entries, else `follower`.
+/// Returns ZooKeeper's name for the node's role: `read-only`, `standalone`, `leader` for the node that sequences the log, or else
+/// `follower`.
 pub(crate) fn state(shared: &Shared) -> &'static str {
     match shared.cluster.living().len() {
         _ if shared.is_read_only() => "read-only",
@@ -54,12 +55,12 @@ pub(crate) fn state(shared: &Shared) -> &'static str {
     }
 }
 
-/// Latencies of all requests.
+/// Returns the latencies of all requests.
 pub(crate) fn latency(shared: &Shared) -> Summary {
     shared.figures.write_us.summary().and(shared.figures.read_us.summary())
 }
 
-/// All figures.
+/// Returns all metrics.
 pub(crate) fn metrics(shared: &Shared) -> Vec<Metric> {
     let mut out = Vec::new();
     gauges(shared, &mut out);
@@ -133,12 +134,12 @@ fn counts(shared: &Shared, out: &mut Vec<Metric>) {
     add("commit_count", f.write_us.summary().count);
 }
 
-/// A number as ZooKeeper prints it.
+/// Formats a number as ZooKeeper does.
 pub(crate) fn printed(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.4}") }
 }
 
-/// The figures as `mntr` tells them: names and values.
+/// Returns the metrics as `mntr` lists them: names and values.
 pub(crate) fn rows(metrics: &[Metric]) -> Vec<(String, f64)> {
     let mut out = Vec::new();
     for Metric { name, value } in metrics {
@@ -159,14 +160,15 @@ pub(crate) fn rows(metrics: &[Metric]) -> Vec<(String, f64)> {
     out
 }
 
-/// The figures in the text format of Prometheus, as ZooKeeper's own provider names them: counters without `_total`. Lines only, no end.
+/// Formats the metrics in the text format of Prometheus, with the names of ZooKeeper's own provider: counters lack `_total`. The
+/// end-of-file line is not included.
 pub fn exposition(metrics: &[Metric]) -> String {
     let mut out = String::new();
     for Metric { name, value } in metrics {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match value {
             Value::Gauge(value) => writeln!(out, "# TYPE {name} gauge\n{name} {value}"),
-            // A counter of this format would have to be called `_total`.
+            // In this format, a counter's name would have to end in `_total`.
             Value::Counter(value) => writeln!(out, "# TYPE {name} unknown\n{name} {value}"),
             Value::Summary(s) => {
                 let _ = writeln!(out, "# TYPE {name} summary");

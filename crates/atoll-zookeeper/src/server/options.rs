@@ -1,73 +1,74 @@
-//! How a door behaves.
+//! The options of a door.
 
 use std::time::Duration;
 
 use super::admin::AdminOptions;
 use super::digest_md5::Users;
 
-/// How a door behaves. The names in the comments are ZooKeeper's.
+/// The options of a door. The comments give ZooKeeper's names for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `tickTime`, milliseconds; the bounds of session timeouts come from it where they are not given.
+    /// `tickTime`, in milliseconds. The default bounds of session timeouts derive from it.
     pub tick_ms: i32,
-    /// `minSessionTimeout`, milliseconds.
+    /// `minSessionTimeout`, in milliseconds.
     pub min_session_timeout_ms: i32,
-    /// `maxSessionTimeout`, milliseconds.
+    /// `maxSessionTimeout`, in milliseconds.
     pub max_session_timeout_ms: i32,
-    /// `jute.maxbuffer`: longest frame that is taken, bytes.
+    /// `jute.maxbuffer`: longest request frame that is accepted, in bytes.
     pub max_buffer_bytes: usize,
-    /// Longest reply, in bytes: a longer read is refused. ZooKeeper leaves that to the `jute.maxbuffer` of its clients.
+    /// Longest reply, in bytes. A read with a longer reply is refused. ZooKeeper leaves this to the `jute.maxbuffer` of its
+    /// clients.
     pub max_reply_bytes: usize,
-    /// Memory for the watches of one connection, in bytes; each watch counts with its whole path and 128 bytes. Beyond it, a
-    /// request that would leave a watch is refused. ZooKeeper has no such limit.
+    /// Most memory for the watches of one connection, in bytes. Each watch counts as its whole path plus 128 bytes. Requests that
+    /// would exceed this by registering a watch are refused. ZooKeeper has no such limit.
     pub max_watch_bytes_of_connection: usize,
-    /// The same of all connections.
+    /// The same for all connections together.
     pub max_watch_bytes: usize,
-    /// `maxClientCnxns`: connections of one address; 0 for no limit.
+    /// `maxClientCnxns`: most connections from one address; 0 for no limit.
     pub max_connections_of_address: usize,
-    /// `maxCnxns`: connections of everybody; 0 for no limit.
+    /// `maxCnxns`: most connections in total; 0 for no limit.
     pub max_connections: usize,
-    /// Requests of one connection that may wait for their answers; more are left in the socket.
+    /// Most unanswered requests of one connection. Further ones are left in the socket.
     pub max_outstanding: usize,
-    /// `globalOutstandingLimit`: requests of all connections that may wait for their answers. Beyond it a connection that has one leaves
-    /// the next in the socket; 0 for no limit.
+    /// `globalOutstandingLimit`: most unanswered requests of all connections; 0 for no limit. Above it, a connection that has an
+    /// unanswered request leaves the next one in the socket.
     pub max_outstanding_of_all: usize,
-    /// `zookeeper.connection_throttle_*`: how fast new connections may come; None for no limit.
+    /// `zookeeper.connection_throttle_*`: rate limit for new connections; None for no limit.
     pub connection_throttle: Option<ConnectionThrottle>,
-    /// `zookeeper.DigestAuthenticationProvider.superDigest`: who may everything, as `user:hash`.
+    /// `zookeeper.DigestAuthenticationProvider.superDigest`: the superuser, as `user:hash`.
     pub super_digest: Option<String>,
-    /// `X509AuthenticationProvider.superUser`: the subject of a certificate, whose holder may everything.
+    /// `X509AuthenticationProvider.superUser`: the subject of a certificate whose holder is a superuser.
     pub x509_super: Option<String>,
-    /// Users of SASL's DIGEST-MD5: ZooKeeper has them in the section `Server` of its JAAS file.
+    /// Users for SASL's DIGEST-MD5. ZooKeeper lists them in the `Server` section of its JAAS file.
     pub sasl_users: Users,
-    /// `superUser`: the one of them who may everything.
+    /// `superUser`: the SASL user who is a superuser.
     pub sasl_super: Option<String>,
-    /// `4lw.commands.whitelist`; `*` stands for all.
+    /// `4lw.commands.whitelist`: the allowed four-letter words; `*` allows all.
     pub words: Vec<String>,
     /// `enforceQuota`: whether hard quotas refuse writes that come through this door.
     pub enforce_quota: bool,
-    /// `readonlymode.enabled`: whether a node that has lost the log serves reads to clients that ask for that.
+    /// `readonlymode.enabled`: whether a node that has lost the log serves reads to clients that ask for it.
     pub read_only_mode: bool,
-    /// `znode.container.checkIntervalMs`; zero for never.
+    /// `znode.container.checkIntervalMs`: how often to delete empty containers and expired znodes; zero for never.
     pub reap_every: Duration,
     /// Most ephemerals that one command deletes at the end of a session.
     pub ephemerals_at_once: i32,
-    /// The admin commands.
+    /// The options of the admin commands.
     pub admin: AdminOptions,
 }
 
 /// A token bucket: each new connection takes a token, and no connection is admitted while the bucket is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionThrottle {
-    /// `connection_throttle_tokens`: how many there may be.
+    /// `connection_throttle_tokens`: the size of the bucket.
     pub tokens: u64,
-    /// `connection_throttle_fill_time`: how often some come back.
+    /// `connection_throttle_fill_time`: how often tokens are added.
     pub fill_every: Duration,
-    /// `connection_throttle_fill_count`: and how many.
+    /// `connection_throttle_fill_count`: how many tokens are added each time.
     pub fill_count: u64,
 }
 
-/// Words that are answered unless the configuration says otherwise: those that cost little and show no paths of clients.
+/// The four-letter words that are allowed by default: those that cost little and show no paths of clients.
 pub const DEFAULT_WORDS: [&str; 14] = [
     "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr", "stat",
     "wchs",

@@ -1,22 +1,23 @@
-//! Order within a session. Writes are proposed without waiting for each other, and a read is answered once all earlier requests are
-//! answered. By then a later write may be in the view: a write that the read would show is held back until the read is answered.
+//! Order within a session. Writes are proposed without waiting for earlier ones, and a read is answered once all earlier requests
+//! are answered. By then a later write may be in the view. Therefore a write that a waiting read would show is held back until that
+//! read is answered.
 
 use crate::jute::Jute;
 use crate::jute::codes::OpCode;
 use crate::path;
 
-/// Which nodes a request reads or writes, as far as its order matters.
+/// The nodes that a request reads or writes, as far as its order matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touched<'f> {
-    /// None.
+    /// No nodes.
     Nothing,
-    /// One path; a write also touches its parent, and the names that it may get when a number is appended.
+    /// One path. A write also touches its parent, and the names that it may get when a number is appended.
     Path(&'f str),
-    /// Perhaps all.
+    /// Possibly all nodes.
     Everything,
 }
 
-/// What a request touches.
+/// Returns the nodes that a request touches.
 pub(crate) fn touched(op: OpCode, body: &[u8]) -> Touched<'_> {
     match op {
         OpCode::Ping | OpCode::WhoAmI | OpCode::CheckWatches | OpCode::Reconfig | OpCode::Sasl => {
@@ -38,7 +39,7 @@ pub(crate) fn touched(op: OpCode, body: &[u8]) -> Touched<'_> {
     }
 }
 
-/// Whether a read may show a write.
+/// Returns whether a read may show a write.
 pub(crate) fn shows(read: Touched<'_>, write: Touched<'_>) -> bool {
     match (read, write) {
         (Touched::Nothing, _) | (_, Touched::Nothing) => false,

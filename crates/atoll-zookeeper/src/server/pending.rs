@@ -1,4 +1,4 @@
-//! Requests of a connection that are not answered yet, in their order.
+//! The unanswered requests of a connection, in order.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,54 +21,55 @@ use crate::jute::records::RequestHeader;
 use crate::jute::{Jute, Reader};
 use crate::mutants;
 
-/// A request that waits for something.
+/// An unanswered request, and what it waits for.
 pub(crate) enum Pending {
-    /// A write that an earlier read must not show, until that read is answered: its frame.
+    /// A write that is held back until an earlier read is answered, because that read must not show it: its frame.
     Held(Bytes),
-    /// A write, until it is applied; it takes room in the log until then, if it is large.
+    /// A write that waits until it is applied. A large one holds its room in the log until then.
     Write { xid: i32, at: Instant, proposed: Proposed, room: Option<OwnedSemaphorePermit> },
-    /// The end of the session, until it is applied.
+    /// A CloseSession that waits until it is applied.
     Close { xid: i32, proposed: Proposed },
-    /// A sync, until this node has applied everything that was answered to anybody before it.
+    /// A sync that waits until this node has applied everything that was acknowledged to any client before it.
     Sync { xid: i32, path: String, barrier: Ticket<Result<LogPos, BarrierError>> },
-    /// A request that is answered from the view, until all before it are answered: its frame.
+    /// A request that is answered from the view once all earlier ones are answered: its frame.
     Behind(Bytes),
-    /// The same, until the view shows everything that the client was already notified of.
+    /// The same, when it must also wait until the view shows everything that the client was already notified of.
     View { frame: Bytes, applied: Ticket<Result<LogPos, Stopped>> },
-    /// Watches that are set in several turns, until the view shows everything that the client was already notified of.
+    /// Watches that are registered over several turns. They wait until the view shows everything that the client was already
+    /// notified of.
     Watches { again: Again, applied: Option<Ticket<Result<LogPos, Stopped>>> },
-    /// A long read on other threads: its reply.
+    /// A long read on other threads. It waits for its reply.
     Elsewhere(Elsewhere),
-    /// A reply that waits for its turn.
+    /// A reply that is complete, and waits until all earlier requests are answered.
     Reply(Vec<u8>),
 }
 
-/// What becomes of the first of them.
+/// What the connection must do for the first request.
 pub(crate) enum Ready {
-    /// Applied, or refused: the answer of the command.
+    /// Send this answer: the command was applied or refused.
     Answer { xid: i32, answer: Bytes, at: Option<Instant> },
-    /// The session has ended.
+    /// Send this answer: the session has ended.
     Closed { xid: i32, answer: Bytes },
-    /// The node is as far as it was asked to be.
+    /// Answer the sync: this node has applied what it had to.
     Synced { xid: i32, path: String },
-    /// To be answered from the view now.
+    /// Answer this frame from the view.
     Serve(Bytes),
-    /// A whole reply.
+    /// Send this complete reply.
     Reply(Vec<u8>),
-    /// The next watches must be set.
+    /// Register the next watches.
     Watches(Again),
-    /// A whole reply, from a view that was taken before.
+    /// Send this complete reply, which was read from an earlier view.
     Listed(Listed),
 }
 
-/// The operation and the body of a frame.
+/// Returns the operation and the body of a frame.
 fn parts(frame: &[u8]) -> (Option<OpCode>, &[u8]) {
     let mut from = Reader::new(frame);
     let header = RequestHeader::read(&mut from);
     (header.ok().and_then(|h| OpCode::of(h.op)), from.rest())
 }
 
-/// A queue of them; its owner bounds it.
+/// A queue of unanswered requests. Its owner limits its size.
 #[derive(Default)]
 pub(crate) struct Queue {
     queue: VecDeque<Pending>,
@@ -77,7 +78,7 @@ pub(crate) struct Queue {
 }
 
 impl Pending {
-    /// Memory that it holds besides itself.
+    /// Returns the number of bytes on the heap that the request holds.
     fn bytes(&self) -> usize {
         match self {
             Pending::Held(frame) | Pending::Behind(frame) | Pending::View { frame, .. } => frame.len(),
@@ -89,7 +90,7 @@ impl Pending {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Ready, Ended>> {
         Poll::Ready(Ok(match self {
-            // Its owner lets it go.
+            // The owner releases it.
             Pending::Held(_) => return Poll::Pending,
             Pending::Write { xid, at, proposed, room } => {
                 let applied = ready!(Pin::new(proposed).poll(cx))??;
@@ -123,20 +124,20 @@ impl Pending {
 }
 
 impl Queue {
-    /// Behind all others.
+    /// Appends a request.
     pub(crate) fn push(&mut self, pending: Pending) {
         self.bytes += pending.bytes();
         self.held += usize::from(matches!(pending, Pending::Held(_)));
         self.queue.push_back(pending);
     }
 
-    /// Whether a write must be held back: because of a read that must not show it, or because of another write that is held back.
+    /// Returns whether a write must be held back, because of a read that must not show it or because another write is held back.
     pub(crate) fn holds_back(&self, op: OpCode, body: &[u8]) -> bool {
         !mutant(mutants::ZK_READS_PASS_WRITES)
             && (self.held > 0 || self.is_shown(touched(op, body), self.queue.len()))
     }
 
-    /// Whether one of the first `before` requests is a read that would show the write.
+    /// Returns whether one of the first `before` requests is a read that would show the write.
     fn is_shown(&self, write: Touched<'_>, before: usize) -> bool {
         self.queue.iter().take(before).any(|pending| match pending {
             Pending::Behind(frame) | Pending::View { frame, .. } => {
@@ -148,7 +149,7 @@ impl Queue {
         })
     }
 
-    /// The first held-back write that may proceed, with its place.
+    /// Returns the first held-back write, with its place, if it may proceed now.
     pub(crate) fn next_held(&self) -> Option<(usize, Bytes)> {
         if self.held == 0 {
             return None;
@@ -170,13 +171,13 @@ impl Queue {
         }
     }
 
-    /// In front of all others: the one that was taken last, and is not done.
+    /// Puts the request that was taken last, and is not done yet, back in front.
     pub(crate) fn push_first(&mut self, pending: Pending) {
         self.bytes += pending.bytes();
         self.queue.push_front(pending);
     }
 
-    /// Whether the first one is answered on another thread.
+    /// Returns whether the first request is being read on another thread.
     pub(crate) fn is_elsewhere(&self) -> bool {
         matches!(self.queue.front(), Some(Pending::Elsewhere(_)))
     }
@@ -189,12 +190,12 @@ impl Queue {
         self.queue.is_empty()
     }
 
-    /// Memory that they hold besides themselves.
+    /// Returns the number of bytes on the heap that the requests hold.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes the first one when it is ready; None if there is none.
+    /// Removes the first request when it is ready, and returns what to do for it. Returns None if the queue is empty.
     pub(crate) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Ready, Ended>>> {
         let Some(first) = self.queue.front_mut() else { return Poll::Ready(None) };
         let bytes = first.bytes();

@@ -1,6 +1,6 @@
-//! Read-only mode (`readonlymode.enabled`): a node that has lost the log continues to serve reads of its state, to clients that
-//! asked for this mode. Their reads may be stale, and nothing is written; as soon as the log is back they are disconnected, so that
-//! they reconnect as usual.
+//! Read-only mode (`readonlymode.enabled`). A node that has lost the log continues to serve reads of its state to clients that
+//! asked for this mode. The reads may be stale, and nothing is written. As soon as the log is back, these clients are disconnected,
+//! so that they reconnect for normal service.
 
 use std::sync::atomic::Ordering;
 
@@ -18,12 +18,13 @@ use crate::jute::records::ConnectRequest;
 use crate::tree::read;
 use crate::watch::outbox::End;
 
-/// Whether a request can be served without the log.
+/// Returns whether a request can be served without the log.
 pub(crate) fn serves(op: OpCode) -> bool {
     !is_write(op) && !matches!(op, OpCode::Sync | OpCode::Check | OpCode::Reconfig | OpCode::DeleteContainer)
 }
 
-/// The end of a session that only this node knows, or that stays as it is.
+/// Returns the answer to a CloseSession in read-only mode. Nothing is changed: either only this node knows the session, or the
+/// session stays open.
 pub(crate) fn closed(xid: i32, zxid: i64) -> Pending {
     let reply = Ok(AnswerHead { zxid, err: 0 }.to_vec().into());
     let applied = Applied { position: LogPos::ZERO, index: 0, time_ms: 0, reply };
@@ -31,12 +32,12 @@ pub(crate) fn closed(xid: i32, zxid: i64) -> Pending {
 }
 
 impl Shared {
-    /// Whether this node serves reads alone.
+    /// Returns whether this node serves reads without the log.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// The log is out of reach: clients are disconnected; those that reconnect and may be served in this mode are.
+    /// Disconnects the clients because the log is out of reach. In read-only mode, those that asked for this mode may reconnect.
     pub(crate) fn out_of_touch(&self) {
         if !self.options.read_only_mode {
             tracing::warn!("the log is out of reach: ZooKeeper's clients are sent elsewhere");
@@ -49,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// The log is back, or the state here must not be read: clients that were served without the log must reconnect.
+    /// Disconnects the clients that are served without the log, because the log is back or the state here must not be read.
     pub(crate) fn end_read_only(&self) {
         if self.read_only.swap(false, Ordering::AcqRel) {
             tracing::info!("ZooKeeper's clients are no longer served without the log");
@@ -58,12 +59,12 @@ impl Shared {
     }
 }
 
-/// A session for a client that may be served without the log: its own if it is known here, or one that only this node knows. If the
-/// session is held here, its connection must be bound to it, because this node must not judge its client silent once the log is
-/// back.
+/// Returns a session for a client that may be served without the log: its own if this node knows it, or a new one that only this
+/// node knows. If this node holds the session, the caller must bind its connection to it. Otherwise this node might judge the
+/// client silent once the log is back.
 ///
 /// # Errors
-/// The client did not ask for this mode, it has seen more than is here, or its session is unknown here: it may be known elsewhere.
+/// The client did not ask for this mode, it has seen more than is here, or this node does not know its session. Another node may.
 pub(crate) fn admit(shared: &Shared, asked: &ConnectRequest<'_>) -> Result<(SessionAnswer, Password), Ended> {
     if asked.read_only != Some(true) {
         return Err(Ended::Here(End::OutOfTouch));
@@ -78,7 +79,7 @@ pub(crate) fn admit(shared: &Shared, asked: &ConnectRequest<'_>) -> Result<(Sess
         let (mut password, mut number) = ([0; PASSWORD_BYTES], [0; 8]);
         let drawn = random.fill(&mut password).and_then(|()| random.fill(&mut number));
         drawn.map_err(|_| Ended::Log("the system has no random bytes".into()))?;
-        // Sessions in the state have positive numbers.
+        // Sessions in the replicated state have positive numbers.
         let session = i64::from_be_bytes(number) | i64::MIN;
         let timeout_ms = shared.timeout_ms(asked);
         return Ok((SessionAnswer { session, moves: 0, timeout_ms }, password));

@@ -20,7 +20,7 @@ use crate::tree::read::{self, ReadError};
 use crate::watch::NotLeft;
 use crate::watch::table::Kind;
 
-/// Appends a whole reply: what `body` makes, or the error that it ends with.
+/// Appends a reply: the body that `body` writes, or an error reply if it is refused. Any other error ends the connection.
 fn replied(
     out: &mut Vec<u8>,
     xid: i32,
@@ -40,7 +40,7 @@ fn replied(
             frame::error(out, xid, zxid, code);
             Ok(())
         }
-        // Another node may be readable: the client goes there when this connection ends.
+        // This node's store cannot be read, but another node's may be. The client goes there when this connection ends.
         Err(error) => {
             out.truncate(at);
             Err(Ended::Read(error))
@@ -48,7 +48,7 @@ fn replied(
     }
 }
 
-/// getACL's reply: clients that may read but not administer see no hashes.
+/// Writes the body of getACL's reply. Clients that may read but not administer the node see no password hashes.
 fn write_acl(view: &View, path: &str, client: &[Id<'_>], out: &mut Vec<u8>) -> Result<(), ReadError> {
     let node = read::readable(view, path, client, perms::READ | perms::ADMIN)?;
     let list = acl::of_stored(&node.acl);
@@ -63,7 +63,7 @@ fn write_acl(view: &View, path: &str, client: &[Id<'_>], out: &mut Vec<u8>) -> R
     Ok(())
 }
 
-/// The user's name alone: of a digest, not its hash.
+/// Returns the user's name: of a digest, the part before the hash.
 fn user<'a>(scheme: &str, id: &'a str) -> &'a str {
     if scheme == "digest" { id.split(':').next().unwrap_or_default() } else { id }
 }
@@ -139,7 +139,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// Answers without the state.
+    /// Answers a request for which no state is needed.
     pub(crate) fn answer(
         &mut self,
         xid: i32,
@@ -153,7 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         done
     }
 
-    /// Answers from the view of this turn.
+    /// Answers a request from the view of this turn.
     pub(crate) fn answer_from_view(
         &mut self,
         xid: i32,
@@ -164,7 +164,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.answer(xid, |client, out| body(&view, client, out))
     }
 
-    /// Answers with the children of a node.
+    /// Answers a request with the children of a node.
     pub(crate) fn answer_children(
         &mut self,
         xid: i32,
@@ -186,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.walk(xid, &view, begin)
     }
 
-    /// Answers a read of many keys, here or elsewhere: later requests wait for it.
+    /// Answers a read of many keys, at once if it is quick and otherwise from another thread. Later requests wait for it.
     fn walk(
         &mut self,
         xid: i32,
@@ -208,7 +208,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(())
             }
             Err(ReadError::Refused(code)) => self.answer_error(xid, code),
-            // Another node may be readable: the client goes there when this connection ends.
+            // This node's store cannot be read, but another node's may be. The client goes there when this connection ends.
             Err(error) => Err(Ended::Read(error)),
         }
     }
@@ -219,7 +219,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.pending.push_first(Pending::View { frame: Bytes::copy_from_slice(bytes), applied });
     }
 
-    /// Sets a watch and takes the view that goes with it; also returns whether the watch is new.
+    /// Registers a watch, and returns the view that the read must use together with whether the watch is new.
     pub(crate) fn leave(&mut self, watch: (Kind, &str)) -> Result<(View, bool), NotLeft> {
         let engine = self.shared.engine.clone();
         let newest = self.shared.zxid();

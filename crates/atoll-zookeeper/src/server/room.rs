@@ -1,9 +1,9 @@
-//! Room for large writes. The log is applied in order: a write waits for all writes in front of it, from any client. So of the
-//! large writes of all clients of a node, which take long to apply or to store, only a few are under way at a time, and they take
-//! turns. Small writes, bounded by their number (`max_outstanding`), do not wait for large ones that have no room yet.
+//! Limits on large writes. The log is applied in order, so a write waits for all writes before it, from any client. Large writes
+//! take long to apply or to store, so only a few of them, from all clients of a node, are in the log at a time, and the others wait
+//! their turn. Small writes are limited in number (`max_outstanding`) and do not wait for large writes that have no room yet.
 //!
-//! A large write that took long gives its room back after a rest. This node has applied it by then, but another replica, which gets
-//! less of its machine's time, may still have many of them to apply, and a small write there waits for all of these.
+//! A large write that took long releases its room after a pause. By then this node has applied it, but a replica that gets less of
+//! its machine's time may still have to apply many large writes, and a small write there waits for all of them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::jute::codes::OpCode;
 
-/// A write up to this length is small.
+/// A write of at most this many bytes is small.
 const SMALL_BYTES: usize = 1024;
-/// Bytes of a transaction that count one: one of its operations, about.
+/// Bytes of a transaction per unit of room: about one operation.
 const BYTES_OF_ONE: usize = 64;
-/// Bytes of data that count one.
+/// Bytes of data per unit of room.
 const BYTES_OF_DATA: usize = 2048;
-/// What may be under way at once, in these units: 64 KiB of transactions, or 2 MiB of data. A larger write goes alone. More: small
-/// writes wait longer behind it; with three nodes, behind three times as much. Less: fewer large writes are under way, with less
-/// throughput.
+/// Units of room in total: 64 KiB of transactions, or 2 MiB of data. A larger write goes alone. A higher value makes small writes
+/// wait longer behind large ones, and with three nodes, behind three times as much. A lower value reduces the throughput of large
+/// writes.
 const ROOM: u32 = 1024;
 
-/// A large write that was applied within this time gives its room back at once: the replicas have time to spare.
+/// A large write that was applied within this time releases its room at once, because the replicas have time to spare.
 const QUICK: Duration = Duration::from_millis(50);
-/// A rest takes this many times as long as the write took, which leaves most of the replicas' time to other work.
+/// The pause is this many times as long as the write took, which leaves most of the replicas' time to other work.
 const RESTS_FOR: u32 = 2;
-/// The longest rest.
+/// The longest pause.
 const RESTS_AT_MOST: Duration = Duration::from_millis(500);
 
-/// Gives back the room of a write, which was applied this long after it was put into the log.
+/// Releases the room of a write that was applied `took` after it was put into the log, after a pause if it was slow.
 pub(crate) fn rest(room: Option<OwnedSemaphorePermit>, took: Duration) {
     let Some(room) = room.filter(|_| took > QUICK) else { return };
     tokio::spawn(async move {
@@ -50,7 +50,7 @@ impl Default for Room {
     }
 }
 
-/// What a write takes; 0 for a small one.
+/// Returns the units of room that a write takes, 0 for a small one.
 fn weight(op: OpCode, bytes: usize) -> u32 {
     let one = if matches!(op, OpCode::Multi | OpCode::Import) { BYTES_OF_ONE } else { BYTES_OF_DATA };
     let weight = if bytes <= SMALL_BYTES { 0 } else { bytes.div_ceil(one) };
@@ -58,11 +58,11 @@ fn weight(op: OpCode, bytes: usize) -> u32 {
 }
 
 impl Room {
-    /// Takes room for a write of this many bytes: none is needed for a small write, and a large one takes all room if large writes
-    /// are to go alone. `have`: the room that was waited for.
+    /// Takes room for a write of this many bytes. A small write needs none. If `go_alone` is set, a large one takes all of it.
+    /// `have` is room that the write has already waited for.
     ///
     /// # Errors
-    /// There is none: wait for it, behind those that came before.
+    /// There is not enough room. Await the returned future, which queues behind earlier ones.
     pub(crate) fn take(
         &self,
         op: OpCode,
@@ -82,7 +82,7 @@ impl Room {
         let room = self.0.clone();
         match room.clone().try_acquire_many_owned(weight) {
             Ok(taken) => Ok(Some(taken)),
-            // It is never closed.
+            // The semaphore is never closed.
             Err(_) => Err(async move { room.acquire_many_owned(weight).await.ok() }),
         }
     }
@@ -110,7 +110,7 @@ mod tests {
         let Err(wait) = all() else { panic!("it rests") };
         drop(wait.await);
         assert!(began.elapsed() < took * RESTS_FOR + RESTS_AT_MOST * 2, "{:?}", began.elapsed());
-        // A small write holds no room, and has none to give back.
+        // A small write holds no room and has none to release.
         rest(None, Duration::from_secs(30));
     }
 
@@ -130,9 +130,9 @@ mod tests {
         drop(whole);
         let data = room.take(OpCode::SetData, 1 << 20, false, None).unwrap_or_else(|_| panic!("free again"));
         assert_eq!(data.as_ref().unwrap().num_permits(), 512);
-        // What was waited for is used, if it is enough.
+        // Room that was waited for is used if it is enough.
         let data = room.take(OpCode::SetData, 1 << 20, false, data).unwrap_or_else(|_| panic!("it is there"));
-        // Not if it is to go alone now.
+        // It is not enough if the write must go alone by now.
         assert!(
             room.take(OpCode::SetData, 1 << 20, true, data)
                 .is_ok_and(|all| all.unwrap().num_permits() == ROOM as usize)

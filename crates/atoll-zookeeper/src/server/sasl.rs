@@ -1,5 +1,5 @@
-//! Requests `sasl`: a client proves its identity by DIGEST-MD5. Each connection gets one attempt: a wrong one ends it, as in
-//! ZooKeeper.
+//! The request `sasl`: a client authenticates with DIGEST-MD5. Each connection has one attempt. If it fails, the connection ends,
+//! as in ZooKeeper.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,20 +14,20 @@ use crate::jute::codes::ErrorCode;
 use crate::jute::records::ReplyHeader;
 use crate::jute::request::SaslRequest;
 
-/// How far a connection's exchange is.
+/// The progress of a connection's SASL exchange.
 #[derive(Debug, Default)]
 pub(crate) enum Sasl {
-    /// It has not begun.
+    /// The exchange has not begun.
     #[default]
     Idle,
-    /// The client was asked.
+    /// The challenge was sent.
     Asked(Exchange),
-    /// It was judged.
+    /// The exchange is over.
     Over,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// The next message of the mechanism. What it proves counts for the requests behind it.
+    /// Handles the next message of the exchange. What it proves counts for all later requests.
     pub(crate) fn sasl(&mut self, xid: i32, body: &[u8]) -> Result<(), Ended> {
         let shared = self.shared.clone();
         if shared.options.sasl_users.is_empty() {
@@ -71,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn turn_away(&mut self, xid: i32, words: &str) -> Result<(), Ended> {
         let zxid = self.shared.zxid();
-        // With a body: clients read it even where the header reports a failure.
+        // This reply has a body because clients read one even if the header reports a failure.
         frame::write(&mut self.out, |out| {
             ReplyHeader { xid, zxid, err: ErrorCode::AuthFailed.number() }.write(out);
             None::<&[u8]>.write(out);

@@ -1,12 +1,12 @@
-//! The subject of a certificate as the `x509` scheme names it: RFC 2253, in the form that Java gives it, because access control
-//! lists that were made for ZooKeeper contain it in this form.
+//! The subject of a certificate, as an id of the scheme `x509`. It is an RFC 2253 name in the form that Java produces, because ACLs
+//! that were made for ZooKeeper contain that form.
 
 use std::fmt::Write as _;
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::AttributeTypeAndValue;
 
-/// Object identifiers that have a keyword; others are printed as numbers.
+/// Object identifiers with a keyword. Others are printed as numbers.
 const KEYWORDS: [(&str, &str); 9] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.6", "C"),
@@ -19,7 +19,7 @@ const KEYWORDS: [(&str, &str); 9] = [
     ("0.9.2342.19200300.100.1.1", "UID"),
 ];
 
-/// The tags of ASN.1's kinds of strings, where they are read.
+/// The ASN.1 tags of the kinds of strings that are decoded.
 mod tag {
     pub const UTF8: u32 = 12;
     pub const PRINTABLE: u32 = 19;
@@ -30,7 +30,7 @@ mod tag {
     pub const BMP: u32 = 30;
 }
 
-/// The subject's name, most specific part first; None if the certificate cannot be read or has none.
+/// Returns the subject's name, most specific part first. Returns None if the certificate cannot be parsed or has no subject.
 pub fn rfc2253(certificate: &[u8]) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let mut parts = Vec::new();
@@ -50,7 +50,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
         (keyword, _) => {
             let mut out = format!("{}=#", keyword.unwrap_or(&oid));
             for byte in der(value.header.tag().0, value.data) {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(out, "{byte:02x}");
             }
             out
@@ -58,7 +58,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     }
 }
 
-/// The text of an ASN.1 string; None if the value is not a string.
+/// Returns the text of an ASN.1 string, or None if the value is not a string.
 fn string(kind: u32, data: &[u8]) -> Option<String> {
     let wide = |size: usize| {
         let units = data.chunks(size).map(|c| c.iter().fold(0_u32, |n, b| n << 8 | u32::from(*b)));
@@ -75,7 +75,7 @@ fn string(kind: u32, data: &[u8]) -> Option<String> {
     }
 }
 
-/// A value with its tag and length. Names are short: one byte of tag, at most two of length.
+/// Encodes a value with its tag and length. Names are short, so one byte of tag and at most two of length are enough.
 fn der(kind: u32, data: &[u8]) -> Vec<u8> {
     let mut out = vec![u8::try_from(kind & 0x1f).unwrap_or(0)];
     match data.len() {
@@ -87,7 +87,7 @@ fn der(kind: u32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Escapes what separates parts, and spaces at both ends.
+/// Escapes separators, and spaces at both ends.
 fn escaped(text: &str) -> String {
     let inner = text.trim_matches(' ');
     let lead = text.len() - text.trim_start_matches(' ').len();

@@ -1,4 +1,4 @@
-//! TLS for clients: the certificate of the door, and the identity in a client's certificate.
+//! TLS for clients: the door's certificate, and the identity in a client's certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,60 +16,60 @@ use super::figures::{ConnectionFigures, Refusal};
 use super::{Shared, handshake, subject};
 use crate::watch::ConnectionId;
 
-/// A client finishes its TLS handshake within this time.
+/// A client must finish its TLS handshake within this time.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Whether clients must present a certificate: ZooKeeper's `ssl.clientAuth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// Every client must have one.
+    /// Every client must present one.
     Need,
-    /// A client that has one is known by it.
+    /// A client may present one, which then identifies it.
     Want,
-    /// None are asked for.
+    /// No client is asked for one.
     None,
 }
 
-/// Where the PEM files are.
+/// The PEM files of the door, and how to use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The door's certificate, then intermediates.
+    /// The door's certificate, followed by intermediate certificates.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities that clients' certificates must come from; not read if none are asked for.
+    /// The authorities that may issue clients' certificates. Not read if no client is asked for one.
     pub ca: PathBuf,
-    /// What is asked of clients.
+    /// Whether clients must present a certificate.
     pub clients: ClientCertificates,
 }
 
-/// TLS could not be set up. Nothing listens.
+/// TLS could not be set up, so the door does not listen.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file could not be read, or is not PEM of the right kind.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was wrong.
+        /// The reason.
         error: rustls::pki_types::pem::Error,
     },
-    /// Authorities that cannot be used.
+    /// The authorities cannot be used.
     #[error("{}: {words}", path.display())]
     Authority {
-        /// Which file.
+        /// Their file.
         path: PathBuf,
-        /// What was wrong.
+        /// The reason.
         words: String,
     },
-    /// Certificate and key do not go together, or the key is of no known kind.
+    /// Certificate and key do not match, or the kind of key is not supported.
     #[error("{} with {}: {error}", cert.display(), key.display())]
     Pair {
         /// The certificate.
         cert: PathBuf,
         /// The key.
         key: PathBuf,
-        /// What was wrong.
+        /// The reason.
         error: rustls::Error,
     },
 }
@@ -97,10 +97,10 @@ fn verifier(files: &TlsFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     builder.build().map_err(|e| failed(e.to_string()))
 }
 
-/// Reads the files.
+/// Reads the files and creates an acceptor.
 ///
 /// # Errors
-/// They cannot be used.
+/// The files cannot be used.
 pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|error| TlsError::File { path: files.key.clone(), error })?;
@@ -127,7 +127,7 @@ pub(crate) async fn serve(
             figures.is_secure.store(true, Ordering::Relaxed);
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             if let Some(name) = certificate.and_then(|c| subject::rfc2253(c)) {
-                // The first one counts, and there is one.
+                // Nothing else sets it, so this cannot fail.
                 let _ = figures.subject.set(name);
             }
             return handshake::serve(shared, stream, id, figures).await;

@@ -1,5 +1,5 @@
-//! How much a connection may do before the others of its thread get their turn: bounded in requests, bytes and time, because one
-//! request may be a thousand times the work of another (contracts X25).
+//! How much a connection may do before the other connections of its thread get their turn. A turn is limited in requests, bytes and
+//! time, because one request may cost a thousand times as much as another (contracts X25).
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Requests in a row.
+/// Most requests in a turn.
 const REQUESTS: usize = 512;
-/// Bytes of requests and replies.
+/// Most bytes of requests and replies in a turn.
 const BYTES: usize = 512 * 1024;
-/// How long, about.
+/// Approximate duration of a turn.
 const FOR: Duration = Duration::from_millis(2);
-/// Requests between two readings of the clock, which would be noticeable at each request.
+/// Requests between two readings of the clock. A reading at each request would be noticeable.
 const LOOK_EVERY: usize = 16;
-/// Bytes that count as that many requests.
+/// The clock is also read after this many bytes.
 const LOOK_EVERY_BYTES: usize = 64 * 1024;
 
 /// One turn.
@@ -25,19 +25,19 @@ pub(crate) struct Turn {
     began: Instant,
     requests: usize,
     bytes: usize,
-    /// Where the clock is read next.
+    /// The numbers of requests and bytes at which the clock is read next.
     look_at: (usize, usize),
     over: bool,
 }
 
 impl Turn {
-    /// It begins.
+    /// Begins a turn.
     pub(crate) fn begin() -> Turn {
         let look_at = (LOOK_EVERY, LOOK_EVERY_BYTES);
         Turn { began: Instant::now(), requests: 0, bytes: 0, look_at, over: false }
     }
 
-    /// A request of so many bytes was dealt with, with a reply of so many.
+    /// Records a request that was handled. `bytes` is the length of the request plus that of its reply.
     pub(crate) fn did(&mut self, bytes: usize) {
         self.requests += 1;
         self.bytes += bytes;
@@ -49,15 +49,15 @@ impl Turn {
         }
     }
 
-    /// Whether others are due.
+    /// Returns whether the turn must end.
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
 }
 
-/// Polls the current task again once every other ready task has had its turn and the sockets were polled. A task that woke itself
-/// would only go to the end of the queue: the runtime polls the sockets when the queue is empty or after dozens of tasks, so a few
-/// connections that always have more to do would keep the thread from hearing any socket for dozens of turns.
+/// Polls the current task again once every other ready task has had its turn and the sockets were polled. If a task only woke
+/// itself, it would go to the end of the queue. The runtime polls the sockets only when the queue is empty or after dozens of
+/// tasks, so a few busy connections would keep the thread from reading any socket for dozens of turns.
 pub(crate) fn poll_after_the_others(cx: &mut Context<'_>) {
     if pin!(tokio::task::yield_now()).poll(cx) == Poll::Ready(()) {
         cx.waker().wake_by_ref();
@@ -74,13 +74,14 @@ mod tests {
 
     use super::*;
 
-    /// Three tasks always have more to do. Returns the number of turns that they took before another task heard from a socket.
+    /// Runs three tasks that always have more to do. Returns the number of turns that they took before another task received from a
+    /// socket.
     fn turns_until_a_socket_is_heard(again: fn(&mut Context<'_>)) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         runtime.block_on(async {
             let (mut near, mut far) = tokio::net::UnixStream::pair().unwrap();
             let heard = tokio::spawn(async move { far.read_u8().await.unwrap() });
-            // The socket is registered, and has nothing yet.
+            // The socket is now registered, and has no data yet.
             tokio::task::yield_now().await;
             let turns = Arc::new(AtomicUsize::new(0));
             let busy = |turns: Arc<AtomicUsize>| {

@@ -1,6 +1,7 @@
-//! Reads of many keys: lists, counts, multiRead. They run step by step, each step bounded in keys, bytes and time: the first step
-//! on the node's thread if that is quick, the others on the pool, a few at a time and in turn, so that nobody waits long whatever a
-//! client asks for (contracts X20, X25). The size of a reply is bounded, and only a few large replies exist at a time.
+//! Reads of many keys: lists, counts, multiRead. They run in steps, each bounded in keys, bytes and time. The first step runs on
+//! the node's thread if it is quick. All others run on the pool, a few at a time and in turn, so that no client waits long,
+//! whatever another one requests (contracts X20, X25). The size of a reply is bounded, and only a few large replies exist at a
+//! time.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -28,36 +29,38 @@ use crate::tree::key;
 use crate::tree::node::Node;
 use crate::tree::read::{self, ReadError};
 
-/// Keys of a step on the node's thread, and children of a parent that are listed there at all. More: other connections wait longer.
+/// Most keys in a step on the node's thread, and most children of a parent that is listed there. A higher value makes other
+/// connections wait longer.
 const KEYS_HERE: usize = 1_000;
-/// Bytes of keys and values of such a step.
+/// Most bytes of keys and values in such a step.
 const BYTES_HERE: usize = 256 * 1024;
-/// How long a step on the pool takes, about. More: others wait longer for their turn. Less: more turns.
+/// Approximate duration of a step on the pool. A higher value makes other reads wait longer for their turn; a lower one costs more
+/// turns.
 const STEP_FOR: Duration = Duration::from_millis(5);
-/// Bytes by which a reply may grow in a step.
+/// Most bytes by which a reply may grow in one step.
 const STEP_BYTES: usize = 4 * 1024 * 1024;
-/// Keys between two looks at the clock.
+/// Keys between two readings of the clock.
 const LOOK_EVERY: usize = 256;
-/// Steps on the pool at once. The node's thread shares the cores with them.
+/// Steps on the pool at the same time. The node's thread shares the cores with them.
 const STEPS_AT_ONCE: usize = 2;
-/// A reply larger than this takes one of the places for large replies until its client has read it.
+/// A reply larger than this occupies one of the places for large replies until its client has read it.
 const LARGE_BYTES: usize = 1024 * 1024;
-/// The number of such places: together they hold at most this many times the longest reply.
+/// The number of places for large replies. Together these hold at most this many times the longest reply.
 const LARGE_AT_ONCE: usize = 4;
-/// Deleted children that a list on the node's thread may still have to pass over in the store.
+/// Most deleted children that a list on the node's thread may have to skip in the store.
 const GONE_HERE: u32 = 1_000;
-/// A list that took less time than this is quick, however many children were deleted.
+/// A list that took no longer than this is quick, however many children were deleted.
 const QUICK: Duration = Duration::from_micros(300);
-/// Parents whose lists are known to be quick.
+/// Most parents to remember as quick to list.
 const MAX_QUICK: usize = 4_096;
 
-/// What reads of many keys share on a node.
+/// The state that reads of many keys on a node share.
 #[derive(Debug)]
 pub(crate) struct Walks {
     turns: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// Parents with many deleted children whose lists are quick all the same, because the store has forgotten those children. The
-    /// value is the number of children that they had ever had by then.
+    /// Parents with many deleted children whose lists are quick nevertheless, because the store has already dropped those children.
+    /// The value is the number of children ever created under the parent when this was measured.
     quick: Mutex<BTreeMap<String, i32>>,
 }
 
@@ -69,13 +72,12 @@ impl Default for Walks {
 }
 
 impl Walks {
-    /// A place among the long reads; None when the node stops.
+    /// Waits for a turn among the long reads. Returns None when the node stops.
     pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         self.turns.clone().acquire_owned().await.ok()
     }
 
-    /// Whether the list of a node's children is known to be quick: the node has few children, and few deleted ones lie between
-    /// them.
+    /// Returns whether a node's children are known to be quick to list: there are few of them, with few deleted ones in between.
     fn is_quick(&self, path: &str, node: &Node) -> bool {
         let gone_since = |created: i32| node.created.wrapping_sub(created).cast_unsigned();
         if usize::try_from(node.children).unwrap_or(0) > KEYS_HERE {
@@ -87,7 +89,7 @@ impl Walks {
         }
     }
 
-    /// A list was made in one step, in this time.
+    /// Records how long a list took that was made in one step.
     fn note(&self, path: &str, node: &Node, took: Duration) {
         let mut quick = self.quick.lock().unwrap_or_else(PoisonError::into_inner);
         if took > QUICK {
@@ -101,7 +103,7 @@ impl Walks {
     }
 }
 
-/// What a step may still do.
+/// The limits of a step.
 struct Budget {
     keys: usize,
     bytes: usize,
@@ -122,7 +124,7 @@ impl Budget {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// On the node's thread only quick reads go on.
+    /// On the node's thread, ends the step unless the next read is quick.
     fn end_unless(&mut self, is_quick: bool) {
         if !is_quick && self.until.is_none() {
             self.keys = 0;
@@ -135,20 +137,20 @@ impl Budget {
     }
 }
 
-/// The scan that yields the names.
+/// What the names in a list are.
 enum Of {
-    /// The children of a node.
+    /// The children of this node.
     Children(String),
-    /// Ephemerals of a session below a path.
+    /// The session's ephemerals below this path.
     Ephemerals(String),
 }
 
-/// A list of names that is being made.
+/// A list of names under construction.
 struct Names {
     scan: Option<Scan>,
     of: Of,
     list: List,
-    /// Stands behind it.
+    /// Written after the list.
     stat: Option<Stat>,
 }
 
@@ -166,7 +168,7 @@ impl Names {
         Ok((Names { scan, of: Of::Children(path.to_owned()), list: List::begin(out), stat }, node))
     }
 
-    /// Goes on; whether the list is whole.
+    /// Makes one step; returns whether the list is complete.
     fn step(&mut self, (out, most): (&mut Vec<u8>, usize), budget: &mut Budget) -> Result<bool, ReadError> {
         if let Some(scan) = &mut self.scan {
             loop {
@@ -193,15 +195,15 @@ impl Names {
     }
 }
 
-/// What is read.
+/// The kind of read, with its progress.
 enum Job {
     Names(Names),
-    /// How many nodes lie below one.
+    /// Counts the nodes below a node.
     Count {
         scan: Scan,
         total: i32,
     },
-    /// multiRead: the operations, how far they are read, and a list among them that is not whole.
+    /// multiRead: its operations, the offset of the next one, and a list that is not complete yet.
     Many {
         ops: Bytes,
         at: usize,
@@ -209,7 +211,7 @@ enum Job {
     },
 }
 
-/// How far a read is.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     More,
@@ -224,17 +226,17 @@ pub(crate) struct Walk {
     xid: i32,
     zxid: i64,
     job: Job,
-    /// The frame so far.
+    /// The frame under construction.
     out: Vec<u8>,
-    /// Longest frame.
+    /// Longest allowed frame.
     most: usize,
-    /// The parent whose children are listed, to be noted when that took one step.
+    /// The parent whose children are listed. Its duration is recorded if one step is enough.
     parent: Option<(String, Node)>,
-    /// It may begin on the node's thread.
+    /// Whether the first step may run on the node's thread.
     is_quick: bool,
 }
 
-/// Who asks, and for what reply.
+/// The client that asks, and what its reply will carry.
 pub(crate) struct Asking<'c> {
     pub(crate) view: &'c View,
     pub(crate) ids: &'c [(String, String)],
@@ -254,7 +256,7 @@ impl Walk {
     ) -> Result<Walk, ReadError> {
         let Asking { view, ids, xid, zxid } = *asking;
         let mut out = Vec::with_capacity(crate::jute::USUAL_BYTES);
-        // Its length, which is known at the end.
+        // A placeholder: the length is known only at the end.
         0_i32.write(&mut out);
         ReplyHeader { xid, zxid, err: 0 }.write(&mut out);
         let job = job(view, &client(ids), &mut out)?;
@@ -262,7 +264,7 @@ impl Walk {
         Ok(Walk { view, ids, xid, zxid, job, out, most, parent: None, is_quick: false })
     }
 
-    /// getChildren and getChildren2.
+    /// Begins a getChildren or getChildren2.
     ///
     /// # Errors
     /// The client is refused, or the store cannot be read.
@@ -283,7 +285,7 @@ impl Walk {
         Ok(walk)
     }
 
-    /// getEphemerals.
+    /// Begins a getEphemerals.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -304,7 +306,7 @@ impl Walk {
         })
     }
 
-    /// getAllChildrenNumber.
+    /// Begins a getAllChildrenNumber.
     ///
     /// # Errors
     /// The client is refused, or the store cannot be read.
@@ -315,7 +317,7 @@ impl Walk {
         })
     }
 
-    /// multiRead; `ops` is the body of its request, which was read once as a whole.
+    /// Begins a multiRead. `ops` is the body of its request, which was parsed completely once before.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -325,7 +327,8 @@ impl Walk {
         Ok(walk)
     }
 
-    /// Makes the first step here, if that is quick; whether the reply is whole.
+    /// Makes the first step on the node's thread if it is quick. Returns the reply if that completes it, or None if more steps are
+    /// needed.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -342,7 +345,7 @@ impl Walk {
     fn step(&mut self, shared: &Shared, mut budget: Budget) -> Result<Step, ReadError> {
         let began = Instant::now();
         let done = self.job.step(&self.view, &self.ids, (&mut self.out, self.most), shared, &mut budget)?;
-        // A list of several steps is not quick, nor is the rest of it.
+        // A list that takes several steps is not recorded as quick.
         if let Some((path, node)) = self.parent.take()
             && done
             && node.created.wrapping_sub(node.children).cast_unsigned() > GONE_HERE
@@ -356,7 +359,7 @@ impl Walk {
         })
     }
 
-    /// The reply: whole, or an error in place of a reply that would be too long.
+    /// Returns the reply, or an error reply if it would be too long.
     fn finish(&mut self, shared: &Shared, step: Step) -> Vec<u8> {
         let mut out = std::mem::take(&mut self.out);
         if step == Step::TooLong {
@@ -371,7 +374,7 @@ impl Walk {
 }
 
 impl Job {
-    /// Goes on, up to a length of the reply; whether it is whole.
+    /// Makes one step, as long as the reply is no longer than `most`; returns whether the read is complete.
     fn step(
         &mut self,
         view: &View,
@@ -424,19 +427,19 @@ impl Job {
     }
 }
 
-/// What became of an operation of a multiRead.
+/// The result of reading one operation of a multiRead.
 enum One {
-    /// There is none more.
+    /// There are no more operations.
     End,
     Done,
-    /// Its list is still to be made.
+    /// The list is still to be made.
     List {
         names: Box<Names>,
         is_quick: bool,
     },
 }
 
-/// Each read has its own result: a failure does not stop the others.
+/// Reads one operation of a multiRead. Each has its own result: a failed read does not stop the others.
 fn read_one(
     view: &View,
     from: &mut Reader<'_>,
@@ -444,7 +447,7 @@ fn read_one(
     shared: &Shared,
     out: &mut Vec<u8>,
 ) -> Result<One, ReadError> {
-    // All of it was read once before.
+    // The request was parsed completely once before.
     let malformed = |_| ReadError::Refused(ErrorCode::MarshallingError);
     let header = MultiHeader::read(from).map_err(malformed)?;
     if header.done {
@@ -475,23 +478,23 @@ fn read_one(
     }
 }
 
-/// A reply that was made on the pool.
+/// A reply from the pool.
 pub(crate) struct Listed {
     pub(crate) reply: Vec<u8>,
-    /// Its place, if it is large.
+    /// Its place among the large replies, if it is large.
     pub(crate) place: Option<OwnedSemaphorePermit>,
 }
 
-/// A read that goes on beside its connection, and ends with it.
+/// A read that continues in its own task, and is cancelled when its connection ends.
 pub(crate) struct Elsewhere(JoinHandle<Result<Listed, Ended>>);
 
 impl Elsewhere {
-    /// Makes the remaining steps.
+    /// Starts a task for the remaining steps.
     pub(crate) fn begin(shared: Arc<Shared>, walk: Walk) -> Elsewhere {
         Elsewhere(tokio::spawn(go_on(shared, walk)))
     }
 
-    /// Its reply, once it is whole.
+    /// Returns the reply once it is complete.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Listed, Ended>> {
         let done = std::task::ready!(Pin::new(&mut self.0).poll(cx));
         Poll::Ready(done.map_err(|e| Ended::Log(e.to_string())).flatten())
@@ -499,13 +502,13 @@ impl Elsewhere {
 }
 
 impl Drop for Elsewhere {
-    /// Nobody waits for the reply any more: its view is given back after at most one step.
+    /// Cancels the read. It releases its view after at most one more step.
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Takes steps in turn with other reads. The places are given in the order in which they were requested.
+/// Makes steps in turn with other reads. Turns and places are granted in the order of the requests.
 async fn go_on(shared: Arc<Shared>, mut walk: Walk) -> Result<Listed, Ended> {
     let closed = || Ended::Log("the door is closed".to_owned());
     let mut place = None;
@@ -516,7 +519,7 @@ async fn go_on(shared: Arc<Shared>, mut walk: Walk) -> Result<Listed, Ended> {
         let turn = shared.walks.turn().await.ok_or_else(closed)?;
         let its = shared.clone();
         let stepped = shared.beside(move || {
-            // Held until the step is done, even if nobody waits for it any more.
+            // Hold the turn until the step is done, even if nobody waits for the step any more.
             let _turn = turn;
             let step = walk.step(&its, Budget::on_the_pool());
             (walk, step)

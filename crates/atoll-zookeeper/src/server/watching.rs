@@ -1,4 +1,4 @@
-//! Requests about watches, and reads that leave one.
+//! Requests about watches, and reads that register one.
 
 use std::ops::Range;
 
@@ -18,17 +18,17 @@ use crate::watch::NotLeft;
 use crate::watch::reset::{Brought, ResetError};
 use crate::watch::table::Kind;
 
-/// Watches of a request that are set at once: each is looked up, and other requests wait meanwhile.
+/// Watches to register in one step. Each needs a lookup, and other requests wait meanwhile.
 const WATCHES_AT_ONCE: usize = 500;
-/// The share of a turn that a watch costs, expressed in bytes of a reply.
+/// The cost of a watch as part of a turn, expressed in bytes of a reply.
 const BYTES_OF_A_WATCH: usize = 256;
 
-/// Watches that a client brings along, and how many of them are left. A request may have a hundred thousand.
+/// Watches that a client brings from an earlier connection, and how many of them are registered. There may be a hundred thousand.
 #[derive(Default)]
 pub(crate) struct Again {
     xid: i32,
     relative_zxid: i64,
-    /// Its frame, and where in it the paths are.
+    /// The frame of the request, and the places of the paths in it.
     frame: Bytes,
     paths: Vec<(Brought, Range<usize>)>,
     done: usize,
@@ -55,10 +55,10 @@ impl Again {
         Again { xid, relative_zxid, frame, paths: paths.collect(), done: 0 }
     }
 
-    /// Some that are not left yet.
+    /// Returns the next watches to register.
     fn next(&self) -> Vec<(Brought, &str)> {
         let some = self.paths.iter().skip(self.done).take(WATCHES_AT_ONCE);
-        // They were read as text before.
+        // The paths were checked to be UTF-8 when the request was parsed.
         let path = |place: &Range<usize>| {
             std::str::from_utf8(self.frame.get(place.clone()).unwrap_or_default()).unwrap_or_default()
         };
@@ -69,13 +69,13 @@ impl Again {
         self.done >= self.paths.len()
     }
 
-    /// Memory that it holds.
+    /// Returns the number of bytes on the heap that it holds.
     pub(crate) fn bytes(&self) -> usize {
         self.frame.len() + self.paths.len() * size_of::<(Brought, Range<usize>)>()
     }
 }
 
-/// The kinds that a number of `checkWatches` and `removeWatches` stands for.
+/// Returns the kinds of watches that a number in `checkWatches` or `removeWatches` stands for.
 fn kinds(number: i32) -> Option<&'static [Kind]> {
     match number {
         watcher_type::CHILDREN => Some(&[Kind::Child]),
@@ -88,8 +88,8 @@ fn kinds(number: i32) -> Option<&'static [Kind]> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// A read that leaves a watch. The watch is set first, together with the view that is read (see [`crate::watch`]), and removed
-    /// again if the read is refused: only exists leaves a watch where there is no node.
+    /// Answers a read that registers a watch. The watch is registered first, together with the view to read (see [`crate::watch`]).
+    /// It is removed again if the read is refused: only exists keeps a watch on a node that does not exist.
     pub(crate) fn serve_watching(
         &mut self,
         xid: i32,
@@ -129,7 +129,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// A request whose watch was not set is put off, or refused as a whole: a client that has its answer relies on the watch.
+    /// Handles a request whose watch could not be registered. The request is put off, or refused as a whole: a client that gets its
+    /// data relies on the watch.
     fn not_left(&mut self, xid: i32, bytes: &[u8], why: NotLeft) -> Result<(), Ended> {
         match why {
             NotLeft::NotYet(not_yet) => {
@@ -143,7 +144,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Requests about nothing but watches.
+    /// Answers a request that is only about watches.
     pub(crate) fn serve_watches(
         &mut self,
         xid: i32,
@@ -160,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 if let Err(not_left) = self.leave((kind, r.path)) {
                     return self.not_left(xid, bytes, not_left);
                 }
-                // The body is an error code, as ZooKeeper has it.
+                // The body is an error code, as in ZooKeeper.
                 self.answer(xid, |_, out| {
                     0_i32.write(out);
                     Ok(())
@@ -169,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Request::CheckWatches(r) | Request::RemoveWatches(r) => {
                 let remove = matches!(request, Request::RemoveWatches(_));
                 let found = self.find_watches(*r, remove);
-                // Events of these watches must precede the answer that they are gone.
+                // Events of these watches must precede the answer that the watches are gone.
                 self.drain_events_first();
                 match found {
                     Ok(()) => self.answer(xid, |_, _| Ok(())),
@@ -201,7 +202,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.watch_again(Again::new(xid, asked, bytes))
     }
 
-    /// Leaves the next watches that a client has brought along.
+    /// Registers the next watches that a client has brought.
     pub(crate) fn watch_again(&mut self, mut again: Again) -> Result<(), Ended> {
         let engine = self.shared.engine.clone();
         let newest = self.shared.zxid();
@@ -210,7 +211,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let some = again.next();
         match watches.reset_watches(to, &some, again.relative_zxid, out, || engine.view()) {
             Ok(left) => {
-                // Missed events precede the reply. The view may be older than they are.
+                // The events that the client missed precede the reply. The view may be older than these events.
                 let count = some.len();
                 self.told_up_to(newest);
                 self.replied(left.events);
@@ -224,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(())
             }
             Err(ResetError::NotLeft(NotLeft::Full)) => {
-                // Clients ignore an error in this answer: they would rely on watches that do not exist.
+                // Clients ignore an error in this answer. They would rely on watches that do not exist.
                 self.shared.figures.refuse(Refusal::Watch);
                 Err(Ended::Watches)
             }

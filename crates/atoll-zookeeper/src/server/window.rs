@@ -1,36 +1,37 @@
-//! Bounds how many writes of all connections of a node may wait for an answer of the log at once. The log is applied in order, so a
-//! write of any client waits for all writes in front of it. Once the replicas are busy, more writes at once bring no more
-//! throughput, only a longer wait for everybody. The window therefore stays small until writes are answered quickly through the
-//! whole of it, and becomes small again at the first slow answer (contracts X25).
+//! Limits how many writes of all connections of a node may wait for an answer from the log. The log is applied in order, so a write
+//! waits for all writes before it, from any client. When the replicas are busy, more concurrent writes do not raise the throughput
+//! and only make everyone wait longer. Therefore the window stays small until writes are answered quickly throughout it, and
+//! becomes small again at the first slow answer (contracts X25).
 //!
-//! A connection without a request in hand may always put one write into the log: a client that waits for each answer never waits
+//! A connection without pending requests may always put one write into the log, so a client that waits for each answer never waits
 //! for the window.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The window at first, and after a slow answer. Three nodes have three times as many writes in one log: at some 6,000 writes a
-/// second, which is what three replicas on two cores apply of the slowest small writes, this takes 130 ms.
+/// The window at the start and after a slow answer. Three nodes together have three times as many writes in one log. Three replicas
+/// on two cores apply some 6,000 of the slowest small writes per second, so these take 130 ms.
 const LEAST: usize = 256;
-/// The largest window. More: a client that arrives beside many writes that were quick and turn slow waits longer.
+/// The largest window. A higher value makes a client wait longer if it arrives while many writes, so far quick, turn slow.
 const MOST: usize = 512;
-/// An answer within this time lets it grow, if a connection waits for it to.
+/// An answer within this time widens the window, if a connection has found no room in it.
 const QUICK: Duration = Duration::from_millis(25);
-/// An answer after this time makes it small.
+/// An answer after this time makes the window small.
 const SLOW: Duration = Duration::from_millis(100);
-/// A window that was wide enough at this many checks in a row, one in each [`JUDGED_EVERY`](crate::session::keeper::JUDGED_EVERY),
-/// becomes small again: that writes were quick then says nothing about the next ones.
+/// After this many checks in a row in which no connection lacked room, one every
+/// [`JUDGED_EVERY`](crate::session::keeper::JUDGED_EVERY), the window becomes small again: quick writes in the past say nothing
+/// about the next ones.
 const LOOKS: usize = 5;
 
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Window {
     size: AtomicUsize,
-    /// A connection found no room since the last check.
+    /// Whether a connection has found no room since the last check.
     wanted: AtomicBool,
-    /// Checks since a connection found no room.
+    /// Checks since a connection last found no room.
     unused: AtomicUsize,
-    /// Checks since the last slow answer; [`LOOKS`] stands for any longer time.
+    /// Checks since the last slow answer, at most [`LOOKS`].
     since_slow: AtomicUsize,
 }
 
@@ -42,7 +43,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Whether a connection that has requests in hand may put in another write, beside so many that wait for the log.
+    /// Returns whether a connection with pending requests may add another write, when `waiting` writes already wait for the log.
     pub(crate) fn has_room(&self, waiting: usize) -> bool {
         let has_room = waiting < self.size.load(Ordering::Relaxed);
         if !has_room {
@@ -51,7 +52,7 @@ impl Window {
         has_room
     }
 
-    /// Notes that a write was answered this long after it was put into the log.
+    /// Records that a write was answered this long after it was put into the log.
     pub(crate) fn answered(&self, took: Duration) {
         let size = self.size.load(Ordering::Relaxed);
         if took >= SLOW {
@@ -62,12 +63,12 @@ impl Window {
         }
     }
 
-    /// Whether an answer was slow a moment ago: then the replicas, or their stores, are overloaded.
+    /// Returns whether an answer was slow recently, which means that the replicas or their stores are overloaded.
     pub(crate) fn is_slow(&self) -> bool {
         self.since_slow.load(Ordering::Relaxed) < LOOKS
     }
 
-    /// Checks whether the window still has to be as wide as it is.
+    /// Runs the periodic check. It makes the window small if no connection has needed a wide one lately.
     pub(crate) fn look(&self) {
         let since_slow = self.since_slow.load(Ordering::Relaxed);
         self.since_slow.store((since_slow + 1).min(LOOKS), Ordering::Relaxed);
@@ -83,7 +84,7 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A window that a connection wanted wider and quick answers have widened, as far as it goes.
+    /// Returns a window that quick answers have widened as far as possible, because a connection found no room.
     fn wide() -> Window {
         let window = Window::default();
         assert!(!window.has_room(LEAST));

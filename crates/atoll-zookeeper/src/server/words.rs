@@ -1,4 +1,4 @@
-//! The four-letter words: figures for people and monitors, as ZooKeeper prints them.
+//! The four-letter words, which return figures for people and monitors in ZooKeeper's format.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::{Shared, monitor};
 use crate::tree::read;
 use crate::watch::table::Kind;
 
-/// What this door claims to be, for clients and monitors that look at the version.
+/// The version that this door reports to clients and monitors.
 pub const VERSION: &str = concat!("3.9.5-atoll-", env!("CARGO_PKG_VERSION"));
 
-/// Longest text of a word that goes through client data.
+/// Longest answer of a word that lists client data.
 const MAX_TEXT_BYTES: usize = 1 << 20;
-/// Watches that are looked at at once.
+/// Watches to examine while the lock of the table is held.
 const PAGE: usize = 1_000;
 
-/// The answer to a word.
+/// Returns the answer to a word.
 pub(crate) fn answer(shared: &Shared, word: &str) -> String {
     let allowed = shared.options.words.iter().any(|w| w == word || w == "*");
     if !KNOWN.contains(&word) || !allowed {
@@ -32,12 +32,12 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
         return format!("{word} is not executed because it is not in the whitelist.\n");
     }
     match word {
-        // Like ZooKeeper's own answer when its server has stopped but its process has not.
+        // ZooKeeper answers this, too, when its server has stopped but its process has not.
         "ruok" if shared.engine.out_of_service().is_some() => NOT_SERVING.to_owned(),
         "ruok" => "imok".to_owned(),
         "isro" if shared.is_read_only() => "ro".to_owned(),
         "isro" => if shared.engine.out_of_service().is_some() { "null" } else { "rw" }.to_owned(),
-        // What Java keeps as a trace mask: nothing is traced that way here.
+        // The trace mask of ZooKeeper's Java server. Nothing is traced with it here.
         "gtmk" | "stmk" => "0".to_owned(),
         "srst" => {
             set_back(shared, true);
@@ -61,10 +61,10 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
     }
 }
 
-/// Words that go through client data, which may be large.
+/// Words that list client data, which may be large.
 const LONG: [&str; 4] = ["dump", "wchc", "wchp", "cons"];
 
-/// The answer to a word, made beside the node's thread if that may take long (contracts X20).
+/// Returns the answer to a word. A word that may take long runs on another thread than the node's (contracts X20).
 pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: String) -> String {
     if !LONG.contains(&&*word) {
         return answer(shared, &word);
@@ -78,16 +78,16 @@ pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: String) -> String
     answered.await.unwrap_or_default()
 }
 
-/// What ZooKeeper says where its server has stopped.
+/// ZooKeeper's answer when its server has stopped.
 pub(crate) const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests\n";
 
-/// All words.
+/// All words that this door knows.
 pub const KNOWN: [&str; 17] = [
     "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr", "stat",
     "stmk", "wchc", "wchp", "wchs",
 ];
 
-/// Lines to a string, which does not fail.
+/// Writes lines to a string, which cannot fail.
 macro_rules! lines {
     ($out:ident, $($format:literal $(, $arg:expr)*;)*) => {
         $(let _ = writeln!($out, $format $(, $arg)*);)*
@@ -133,7 +133,7 @@ fn connections(shared: &Shared) -> String {
     out
 }
 
-/// Options by ZooKeeper's names.
+/// Returns the options in the form NAME=VALUE, under ZooKeeper's names.
 pub(crate) fn configuration(shared: &Shared) -> String {
     let (options, mut out) = (&shared.options, String::new());
     lines!(
@@ -175,7 +175,7 @@ fn monitor(shared: &Shared) -> String {
     out
 }
 
-/// A text that grows up to a length, and states at its end what was left out.
+/// A text with a maximum length. Its last line states what was left out.
 #[derive(Default)]
 struct Capped {
     out: String,
@@ -220,7 +220,7 @@ fn sessions(shared: &Shared) -> String {
     let mut whole = 0;
     for (session, _) in &held {
         let mut is_first = true;
-        // What cannot be read is not told: the sessions are.
+        // If the ephemerals of a session cannot be read, they are omitted. The session itself is listed above.
         let _ = read::ephemerals(&view, *session, "/", |path| {
             if std::mem::take(&mut is_first) {
                 text.line(&format!("{session:#x}:"));
@@ -262,7 +262,7 @@ fn session_of(shared: &Shared, id: u64) -> i64 {
     shared.connections().get(&id).map_or(0, |c| c.session.load(Ordering::Relaxed))
 }
 
-/// Sets counts back: those of the server, or those of its connections.
+/// Resets the server's counters, or else those of its connections.
 pub(crate) fn set_back(shared: &Shared, server: bool) {
     if server {
         let figures = &shared.figures;
@@ -278,33 +278,33 @@ pub(crate) fn set_back(shared: &Shared, server: bool) {
     }
 }
 
-/// Bounds the rows of an answer in JSON, as [`Capped`] does a text.
+/// Limits the rows of a JSON answer, as [`Capped`] limits a text.
 #[derive(Default)]
 pub(crate) struct RowBudget {
     taken_bytes: usize,
 }
 
 impl RowBudget {
-    /// Takes a row of so many bytes, if there is room for it and was for all before; whether that was so.
+    /// Takes a row of this many bytes if there is room for it and no earlier row was left out; returns whether it was taken.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes);
         !self.is_full()
     }
 
-    /// Something was left out.
+    /// Returns whether rows were left out.
     pub(crate) fn is_full(&self) -> bool {
         self.taken_bytes > MAX_TEXT_BYTES
     }
 }
 
-/// What each connection watches, by its session; and how many connections were left out.
+/// Returns the paths that each connection watches, with the connection's session, and the number of connections that were left out.
 pub(crate) fn watches_of_connections(shared: &Shared) -> (Vec<(i64, Vec<String>)>, usize) {
     let watching = shared.watches.look(|table| table.connections().collect::<Vec<_>>());
     let mut budget = RowBudget::default();
     let mut found = Vec::new();
     for id in &watching {
         let mut paths: Vec<String> = Vec::new();
-        // Page by page: the applying thread must not wait for the table.
+        // Page by page, because the applying thread must not wait long for the table.
         while !budget.is_full()
             && let Some(more) = shared.watches.look(|table| table.paths_of(*id, paths.last(), PAGE))
         {
@@ -320,7 +320,7 @@ pub(crate) fn watches_of_connections(shared: &Shared) -> (Vec<(i64, Vec<String>)
     (found, left_out)
 }
 
-/// Which sessions watch each path; and how many paths were left out.
+/// Returns the sessions that watch each path, and the number of paths that were left out.
 pub(crate) fn watches_of_paths(shared: &Shared) -> (Vec<(String, Vec<i64>)>, usize) {
     let mut budget = RowBudget::default();
     let mut found: Vec<(String, Vec<i64>)> = Vec::new();

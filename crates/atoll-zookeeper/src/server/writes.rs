@@ -1,5 +1,5 @@
-//! Requests that go into the log in the form in which they came, with the identity of their client. They are first checked as far
-//! as possible without the state, so a request that cannot be done costs the log nothing.
+//! Requests that go into the log. A command contains the request as the client sent it, and the client's ids. Requests are first
+//! checked as far as possible without the state, so that one that must fail never reaches the log.
 
 use atoll_db::{Busy, MAX_COMMAND_BYTES, Proposed};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -19,9 +19,9 @@ use crate::path;
 use crate::tree::create::lifetime;
 use crate::tree::state::is_foreign_zxid;
 
-/// Most authentications of one connection.
+/// Most ids of one connection.
 const MAX_IDS: usize = 64;
-/// The total bytes of these authentications, which travel with every write.
+/// Most bytes of these ids in total. They are part of every write.
 const MAX_IDS_BYTES: usize = 4 * 1024;
 
 fn check_create(
@@ -40,7 +40,7 @@ fn check_create(
 }
 
 fn check_list(list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
-    // What most clients send needs no work.
+    // The list that most clients send needs no check.
     match list == [acl::OPEN] {
         true => Ok(()),
         false if acl::is_long(list) || acl::is_long(&acl::made_whole(list, client)?) => {
@@ -50,10 +50,10 @@ fn check_list(list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     }
 }
 
-/// What a door accepts in a transaction, besides the checks where it is applied: no mode that ZooKeeper does not know, and nothing
+/// Checks a transaction, in addition to the checks when it is applied. It refuses modes that ZooKeeper does not know, and anything
 /// that would be expensive on all nodes.
 fn check_multi(ops: &[MultiOp<'_>]) -> Result<(), ErrorCode> {
-    // Unknown modes are no operations to ZooKeeper, and the whole is refused.
+    // To ZooKeeper, an unknown mode is no valid operation, so the whole transaction is refused.
     if !ops.iter().all(has_mode) {
         return Err(ErrorCode::MarshallingError);
     }
@@ -71,7 +71,7 @@ fn check_multi(ops: &[MultiOp<'_>]) -> Result<(), ErrorCode> {
     })
 }
 
-/// An import bypasses all access control lists: only the superuser may do it, and no import may use up the epochs.
+/// Checks an import. It bypasses all ACLs, so only the superuser may request it, and it must not exhaust the zxid epochs.
 fn check_import(asked: &ImportRequest<'_>, client: &[Id<'_>]) -> Result<(), ErrorCode> {
     match () {
         () if !acl::is_super(client) => Err(ErrorCode::NoAuth),
@@ -91,7 +91,8 @@ fn has_mode(op: &MultiOp<'_>) -> bool {
     CreateMode::of(flags).is_some_and(|mode| with_ttl || !mode.has_ttl())
 }
 
-/// Checks a request. A faulty operation of a transaction is reported among its results, where it is applied.
+/// Checks a request. Of a transaction, only what `check_multi` covers is checked here. Other faults of its operations are among its
+/// results when it is applied.
 fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;
     match request.ok_or(ErrorCode::Unimplemented)? {
@@ -103,14 +104,14 @@ fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
         Request::Delete(r) if path::is_special(r.path) => Err(ErrorCode::BadArguments),
         Request::Delete(r) => path::parent(r.path).map(drop),
         Request::SetData(r) => path::valid(r.path).map(drop),
-        // Whose it may be is judged where it is applied.
+        // The ACLs are checked when the transaction is applied.
         Request::Multi(r) => check_multi(&r.ops),
         Request::Import(r) => check_import(&r, client),
         _ => Err(ErrorCode::Unimplemented),
     }
 }
 
-/// Whether a write may make the data grow. A transaction may, if one of its operations may.
+/// Returns whether a write may add data. A transaction may if one of its operations may.
 fn may_grow(op: OpCode, body: &[u8]) -> bool {
     match Request::read(op, &mut Reader::new(body)) {
         Ok(Some(Request::Delete(_))) => false,
@@ -125,10 +126,10 @@ fn may_grow(op: OpCode, body: &[u8]) -> bool {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Hands a write to the log, if its queue has room.
+    /// Proposes a write. Returns `Busy` if the log's queue has no room.
     ///
     /// # Errors
-    /// It is refused, and did not happen.
+    /// The write is refused and did not happen.
     pub(crate) fn propose_write(
         &mut self,
         op: OpCode,
@@ -150,13 +151,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(self.shared.engine.propose(command.into()))
     }
 
-    /// Hands the end of the session to the log, if its queue has room.
+    /// Proposes the end of the session. Returns `Busy` if the log's queue has no room.
     pub(crate) fn propose_close(&mut self) -> Result<Proposed, Busy> {
         let command = super::housekeeping::end_of(&self.shared, self.session, self.moves, true);
         self.shared.engine.propose(command.to_bytes().into())
     }
 
-    /// Takes an authentication. A wrong one ends the connection, as clients expect.
+    /// Handles an authentication. A failed one ends the connection, as clients expect.
     pub(crate) fn authenticate(&mut self, body: &[u8]) -> Result<(), Ended> {
         let Ok(asked) = AuthRequest::parse(body) else {
             self.refuse(xid::AUTH, ErrorCode::MarshallingError);
@@ -171,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 self.add_id("digest", &digest);
             }
-            // The address is known already, and proves nothing.
+            // The address is already among the ids, and proves nothing.
             "ip" => {}
             scheme => {
                 frame::error(&mut self.out, xid::AUTH, self.zxid, ErrorCode::AuthFailed);

@@ -1,5 +1,5 @@
-//! The sessions that this node holds, with the time when each client was last heard. Only the holder of a session judges that its
-//! client is gone, and the judgement counts only if the session has not moved since (contracts X22).
+//! The sessions that this node holds, and when each client was last heard. Only the holder of a session decides that its client is
+//! gone. The decision takes effect only if the session has not moved since (contracts X22).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,12 +20,12 @@ use crate::tree::read::{self, ReadError};
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
 
-/// How often sessions are judged.
+/// How often the sessions are checked for expiry.
 pub const JUDGED_EVERY: Duration = Duration::from_millis(200);
-/// A judgement that is this late means that the node itself was paused: clients could not be heard, so all timers start again.
+/// If a check is late by more than this, the node itself was paused and could not hear its clients. All timers then start again.
 const PAUSED_AFTER: Duration = Duration::from_millis(1000);
 
-/// When a client was heard of last; shared with its connection.
+/// When a client was last heard. Shared with its connection.
 #[derive(Debug)]
 pub struct LastSeen {
     start: Instant,
@@ -34,7 +34,7 @@ pub struct LastSeen {
 }
 
 impl LastSeen {
-    /// Now, for the first time.
+    /// Creates a record that starts now.
     pub fn new() -> Arc<LastSeen> {
         Arc::new(LastSeen {
             start: Instant::now(),
@@ -43,13 +43,13 @@ impl LastSeen {
         })
     }
 
-    /// Sets whether the client waits for answers: then it is this side that is silent, and the client's pings may still be in the
-    /// socket.
+    /// Sets whether the client waits for answers. If it does, this side is the silent one, and the client's pings may still be
+    /// unread in the socket.
     pub fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
-    /// Now.
+    /// Records that the client was heard now.
     pub fn touch(&self) {
         let after = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.after_ms.store(after, Ordering::Relaxed);
@@ -67,14 +67,14 @@ struct Held {
     timeout: Duration,
     heard: Arc<LastSeen>,
     connection: Option<(ConnectionId, Arc<Outbox>)>,
-    /// Its expiry is on its way to the log.
+    /// Whether its expiry has been returned by [`Sessions::judge`] and is under way.
     expiring: bool,
-    /// It has ended, except that ephemerals are left.
+    /// Whether the session has ended, except that ephemerals are left.
     is_ending: bool,
 }
 
 impl Held {
-    /// With a full timeout.
+    /// Creates a record whose full timeout starts now.
     fn new(moves: i64, timeout_ms: i32) -> Held {
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         let is_ending = timeout_ms < 0;
@@ -82,14 +82,14 @@ impl Held {
     }
 }
 
-/// A session that must be expired, with the move by which it is held.
+/// A session that must be expired, with the move count at which this node holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// Which.
+    /// The id of the session.
     pub session: i64,
-    /// As it was judged.
+    /// The move count when its client was found silent.
     pub moves: i64,
-    /// It has already expired, except that ephemerals are left.
+    /// Whether the session has already expired, except that ephemerals are left.
     pub is_ending: bool,
 }
 
@@ -103,23 +103,23 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// None yet.
+    /// Creates an empty set of sessions for the node's current life.
     pub fn new(me: Proposer) -> Sessions {
         let judged = Mutex::new(Instant::now());
         Sessions { me, held: Mutex::default(), judged, out_of_touch: AtomicBool::new(false) }
     }
 
-    /// Follows the log.
+    /// Applies an event of the log.
     pub fn tell(&self, event: &Event) {
         match event {
             Event::Node { .. } | Event::Counted { .. } | Event::OverQuota { .. } => {}
-            // The clients reconnect: to this tree, and to those of its sessions that are announced next.
+            // The clients reconnect to the restored tree. Events for those of its sessions that are held here follow.
             Event::Restored { .. } => self.replace(BTreeMap::new()),
             Event::SessionHeld { session, by, moves, timeout_ms, by_client, .. } if *by == self.me => {
                 let at_once = mutant(mutants::ZK_TAKE_OVER_WITHOUT_TIMEOUT) && !by_client;
                 let timeout_ms = if at_once { 0 } else { *timeout_ms };
                 let before = lock(&self.held).insert(*session, Held::new(*moves, timeout_ms));
-                // Its client came back by another connection; or it has lost the session, the rest of which must be deleted.
+                // Either the client came back on another connection, or its session has ended and the rest of it must be deleted.
                 end(before, if timeout_ms < 0 { End::SessionGone } else { End::SessionMoved });
             }
             Event::SessionHeld { session, .. } => end(lock(&self.held).remove(session), End::SessionMoved),
@@ -127,8 +127,8 @@ impl Sessions {
         }
     }
 
-    /// A connection serves the session, if the session is still held by that move. Returns the record of when its client was last
-    /// heard.
+    /// Binds a connection to the session that it serves, if this node holds the session at that move count. Returns the record of
+    /// when the client was last heard, or None if it does not.
     pub fn bind(
         &self,
         session: i64,
@@ -143,7 +143,7 @@ impl Sessions {
         Some(held.heard.clone())
     }
 
-    /// The connection serves it no more; its client may come back until the timeout.
+    /// Unbinds a connection. The client may come back until its timeout.
     pub fn unbind(&self, session: i64, id: ConnectionId) {
         if let Some(held) = lock(&self.held).get_mut(&session)
             && held.connection.as_ref().is_some_and(|(bound, _)| *bound == id)
@@ -153,14 +153,14 @@ impl Sessions {
         }
     }
 
-    /// Sets whether this node has lost the log. Then its clients are disconnected and cannot come back, so their silence says
-    /// nothing: they get a full timeout once the log is back.
+    /// Sets whether this node has lost the log. Its clients are then disconnected and cannot come back, so their silence does not
+    /// count. Each gets a full timeout once the log is back.
     pub fn set_out_of_touch(&self, out_of_touch: bool) {
         self.out_of_touch.store(out_of_touch, Ordering::Relaxed);
     }
 
-    /// Session expiry is decided here: the sessions whose clients were silent for their timeout. Each is returned once, until
-    /// [`Sessions::spare`].
+    /// Returns the sessions that must expire, because their clients were silent for the timeout. Only here is that decided. Each
+    /// session is returned once, and not again before [`Sessions::spare`].
     pub fn judge(&self, now: Instant) -> Vec<Expired> {
         let since = std::mem::replace(&mut *lock(&self.judged), now);
         let paused = now.saturating_duration_since(since) > JUDGED_EVERY + PAUSED_AFTER;
@@ -179,15 +179,15 @@ impl Sessions {
         .collect()
     }
 
-    /// The expiry did not happen, or was a step of several: it may be judged again.
+    /// Allows a session to be returned by [`Sessions::judge`] again, because its expiry had no effect or was one step of several.
     pub fn spare(&self, silent: Expired) {
         if let Some(held) = lock(&self.held).get_mut(&silent.session).filter(|h| h.moves == silent.moves) {
             held.expiring = false;
         }
     }
 
-    /// The state was replaced as a whole: this node now holds the sessions that the view assigns to it. Timers of sessions that it
-    /// held before go on.
+    /// Adopts a state that was replaced as a whole: this node now holds the sessions that the view assigns to it. The timers of
+    /// sessions that it held before continue.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -203,7 +203,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Replaces the sessions that are held here. The connections of all others end, because no event announces their end.
+    /// Replaces the sessions that are held here. The connections of all others end, because no event announces the end of these
+    /// sessions.
     fn replace(&self, by: BTreeMap<i64, Session>) {
         let mut held = lock(&self.held);
         let is_other =
@@ -214,12 +215,12 @@ impl Sessions {
         }
     }
 
-    /// Sessions that are held here.
+    /// Returns the sessions that are held here, with their timeouts.
     pub fn ids(&self) -> Vec<(i64, Duration)> {
         lock(&self.held).iter().map(|(session, held)| (*session, held.timeout)).collect()
     }
 
-    /// Ends every connection: what they were promised cannot be kept.
+    /// Ends the connections of all sessions that are held here.
     pub fn end_all(&self, why: End) {
         for held in lock(&self.held).values() {
             held.connection.iter().for_each(|(_, outbox)| outbox.end(why));
@@ -233,14 +234,14 @@ fn end(held: Option<Held>, why: End) {
     }
 }
 
-/// Everybody who holds sessions.
+/// Returns all holders of sessions.
 ///
 /// # Errors
 /// The store cannot be read.
 pub fn holders(view: &View) -> Result<Vec<Proposer>, ReadError> {
     let mut found = Vec::new();
     let mut range = KeyRange::prefix(b"h");
-    // One step per holder, whatever many sessions it has.
+    // One step per holder, however many sessions it has.
     while let Some(next) = view.scan(&range, Direction::Forward).next() {
         let (key, _) = next?;
         let parts =
@@ -269,7 +270,7 @@ mod tests {
         Event::SessionHeld { session, by, moves, timeout_ms: 1_000, by_client: true, zxid: 1 }
     }
 
-    /// Judges every now and then from `from_ms` to `to_ms` after `start`.
+    /// Judges every 200 ms, from `from_ms` to `to_ms` after `start`.
     fn judge(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Expired> {
         let times = (from_ms..=to_ms).step_by(200);
         times.flat_map(|ms| sessions.judge(start + Duration::from_millis(ms))).collect()
@@ -296,7 +297,7 @@ mod tests {
         heard.set_waits(true);
         heard.after_ms.store(0, Ordering::Relaxed);
         assert_eq!(judge(&sessions, start, 0, 900), []);
-        // Its connection goes: from here on it is silent.
+        // Its connection goes away: from here on the client is silent.
         sessions.unbind(7, 1);
         assert_eq!(
             judge(&sessions, start, 1_100, 3_000),
@@ -317,7 +318,7 @@ mod tests {
         assert!(sessions.bind(7, 0, 6, &outbox).is_none());
     }
 
-    /// Found in a state that was replaced as a whole: its events were not told.
+    /// The session disappears from a state that was replaced as a whole, so no event announces its end.
     #[test]
     fn a_session_that_is_not_held_here_any_more_loses_its_connection() {
         let sessions = Sessions::new(ME);
@@ -328,7 +329,7 @@ mod tests {
             sessions.bind(id, 0, 5, &outbox).unwrap();
             outbox
         });
-        // One is gone, and one came back.
+        // Session 2 is gone. The client of session 3 came back.
         sessions.replace(BTreeMap::from([(1, session(0)), (3, session(2))]));
         assert_eq!(outboxes.map(|outbox| outbox.ended()), [None, Some(End::Closed), Some(End::Closed)]);
         assert_eq!(sessions.ids().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [1, 3]);
@@ -353,7 +354,7 @@ mod tests {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
         sessions.tell(&held(7, ME, 0));
         assert_eq!(judge(&sessions, start, 0, 400), []);
-        // Away for a minute: the client could not be heard.
+        // The node was paused for a minute, in which it could not hear the client.
         assert_eq!(judge(&sessions, start, 60_000, 60_000), []);
         let heard = sessions.bind(7, 0, 1, &Arc::new(Outbox::default())).unwrap();
         assert!(heard.after_ms.load(Ordering::Relaxed) < 10_000, "by the clock of this test");

@@ -1,10 +1,10 @@
-//! Sessions. A session is part of the replicated state: its holder, how often it has moved, its timeout. Whether its client is
-//! alive is known only to the node that holds it, and is not replicated (contracts X22).
+//! Sessions. The replicated state contains each session's holder, timeout and number of moves. Only the holder knows whether the
+//! client is alive; that is not replicated (contracts X22).
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `state.rs` | sessions in the replicated state: opened, attached, closed, expired, taken over |
-//! | `keeper.rs` | who was heard of when; expires what a node holds, takes over what nobody holds |
+//! | `state.rs` | sessions in the replicated state: opening, attaching, closing, expiry, takeover |
+//! | `keeper.rs` | the sessions that this node holds: when each client was last heard, and which sessions must expire |
 
 pub mod keeper;
 pub mod state;

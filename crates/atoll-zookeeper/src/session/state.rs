@@ -16,24 +16,24 @@ use crate::path;
 use crate::tree::key;
 use crate::tree::state::{Keys, TreeState};
 
-/// Most sessions that one command takes over, so that it does not delay the others for long. The proposer repeats the command.
+/// Most sessions that one command takes over, so that it does not delay other commands for long. The proposer repeats the command.
 pub const TAKEN_AT_ONCE: usize = 1000;
-/// Ephemerals that are looked up at once.
+/// Ephemerals to look up at once.
 const PAGE: usize = 1000;
-/// The timeout of a session that is ending.
+/// The stored timeout of a session that is ending.
 const ENDING_MS: i32 = -1;
 
 record! {
-    /// A session, as it is kept.
+    /// A session as it is stored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Kept<'a> {
         /// See [`Session`].
         password: Option<&'a [u8]>,
         /// See [`Session`].
         timeout_ms: i32,
-        /// Of its holder.
+        /// The holder's node.
         node: i64,
-        /// Of its holder.
+        /// The holder's incarnation.
         incarnation: u64,
         /// See [`Session`].
         moves: i64,
@@ -43,21 +43,21 @@ record! {
 /// A session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// A client that has it may attach.
+    /// A client must present it to attach to the session.
     pub password: [u8; PASSWORD_BYTES],
-    /// The session expires after this long without a message from its client.
+    /// The session expires after this many milliseconds without a message from its client.
     pub timeout_ms: i32,
-    /// The only one that may expire it, and through which it writes.
+    /// The node, in one life, to which the client is connected. Only this node may expire the session or write for it.
     pub holder: Proposer,
-    /// A fencing token: how often the session has got a holder.
+    /// How often the session was given a holder again. It serves as a fencing token.
     pub moves: i64,
 }
 
 impl Session {
-    /// What is kept in `bytes`.
+    /// Decodes a stored session.
     ///
     /// # Errors
-    /// They are no session.
+    /// The bytes are not a session.
     pub fn of_bytes(bytes: &[u8]) -> Result<Session, JuteError> {
         let kept = Kept::read(&mut Reader::new(bytes))?;
         let unknown = |what| JuteError::Unknown { what, value: 0 };
@@ -73,8 +73,8 @@ impl Session {
         })
     }
 
-    /// Whether it has ended except for ephemerals that are still to be deleted. Its client has lost it: it can neither write nor
-    /// come back. The holder continues to delete at once, because the timeout is over.
+    /// Returns whether the session has ended, except that ephemerals must still be deleted. Its client can neither write nor
+    /// attach. The holder continues the deletion at once, because this timeout is always exceeded.
     pub fn is_ending(&self) -> bool {
         self.timeout_ms == ENDING_MS && !mutant(mutants::ZK_ENDING_LIVES)
     }
@@ -92,24 +92,24 @@ impl Session {
 }
 
 impl<K: Keys> TreeState<'_, K> {
-    /// A session, if there is one.
+    /// Returns a session, if it exists. Panics if its record cannot be decoded.
     pub fn session(&mut self, id: i64) -> Option<Session> {
         let bytes = self.keys.get(&key::session(id))?;
-        // As for znodes: a replica that cannot read what it has applied must stop.
+        // As for znodes, a replica that cannot read what it has applied must stop.
         Some(Session::of_bytes(&bytes).unwrap_or_else(|e| panic!("session {id:#x}: {e}")))
     }
 
-    /// The session, if the proposer holds it.
+    /// Returns the session if the proposer holds it.
     fn held_session(&mut self, id: i64, by: Proposer) -> Result<Session, ErrorCode> {
         let session = self.session(id).ok_or(ErrorCode::SessionExpired)?;
         if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
     }
 
-    /// The session, if it is served by that move of the proposer: once a client has moved to another connection, here or elsewhere,
-    /// nothing that arrives from the previous one counts (contracts X22).
+    /// Returns the session if the proposer holds it at this move count. Once a client has moved to another connection, on any node,
+    /// nothing that arrives from its previous connection may take effect (contracts X22).
     ///
     /// # Errors
-    /// It is gone, or was moved since.
+    /// The session is gone (SessionExpired) or has moved since (SessionMoved).
     pub fn served_session(&mut self, id: i64, moves: i64, by: Proposer) -> Result<Session, ErrorCode> {
         if mutant(mutants::ZK_WRITE_AFTER_MOVE) {
             return self.session(id).ok_or(ErrorCode::SessionExpired);
@@ -121,24 +121,24 @@ impl<K: Keys> TreeState<'_, K> {
         }
     }
 
-    /// A new session.
+    /// Opens a new session, held by the proposer.
     ///
     /// # Errors
     /// The command is malformed.
     pub fn open_session(&mut self, new: OpenSession<'_>, by: Proposer) -> Result<SessionAnswer, ErrorCode> {
         let password = new.password.unwrap_or_default().try_into().map_err(|_| ErrorCode::BadArguments)?;
         self.counters.sessions += 1;
-        // After a restore, a number may recur that a client still knows: the epoch tells them apart.
+        // After a restore, a counter value may recur that a client still knows. The epoch makes the ids differ.
         let id = (self.counters.epoch() << 40) | self.counters.sessions;
         let session = Session { password, timeout_ms: new.timeout_ms, holder: by, moves: 0 };
         self.hold(id, session, true);
         Ok(SessionAnswer { session: id, moves: 0, timeout_ms: new.timeout_ms })
     }
 
-    /// A client comes back to its session: the proposer holds it from here on.
+    /// Attaches a client to its session. The proposer becomes the holder, with a new move count.
     ///
     /// # Errors
-    /// The session is gone, or the password is not its own: clients are told the same.
+    /// SessionExpired: the session is gone, or the password is wrong. Clients are not told which.
     pub fn attach_session(
         &mut self,
         asked: AttachSession<'_>,
@@ -164,27 +164,27 @@ impl<K: Keys> TreeState<'_, K> {
         self.keys.emit(Event::SessionHeld { session: id, by, moves, timeout_ms, by_client, zxid: self.zxid });
     }
 
-    /// A client closes its session.
+    /// Closes a session at its client's request.
     ///
     /// # Errors
-    /// The proposer does not hold it.
+    /// The session is gone, or the proposer does not hold it at this move count.
     pub fn close_session(&mut self, asked: CloseSession, by: Proposer) -> Result<(), ErrorCode> {
         let session = self.served_session(asked.session, asked.moves, by)?;
         self.end_session(asked.session, session);
         Ok(())
     }
 
-    /// Expires a session, if it is held as it was when it was judged.
+    /// Expires a session, if it still has the holder and the move count of the time when its client was found silent.
     ///
     /// # Errors
-    /// It is not: it lives on.
+    /// The session is gone, or has another holder or move count. Nothing changes.
     pub fn expire_session(&mut self, asked: ExpireSession, by: Proposer) -> Result<(), ErrorCode> {
         let session = self.judged_session(asked.session, asked.moves, by)?;
         self.end_session(asked.session, session);
         Ok(())
     }
 
-    /// The session, if it is held as it was when its end was asked for, by whoever asked (contracts X22).
+    /// Returns the session if the proposer still holds it at the move count with which its end was requested (contracts X22).
     fn judged_session(&mut self, id: i64, moves: i64, by: Proposer) -> Result<Session, ErrorCode> {
         let unguarded = mutant(mutants::ZK_EXPIRY_UNGUARDED);
         match self.session(id).filter(|_| unguarded).map_or_else(|| self.held_session(id, by), Ok)? {
@@ -193,10 +193,10 @@ impl<K: Keys> TreeState<'_, K> {
         }
     }
 
-    /// Ends a session, or does a step of it.
+    /// Ends a session, or performs one step of that: deletes at most `at_most` ephemerals, and then the session if none is left.
     ///
     /// # Errors
-    /// It is held by another proposer or another move, or is gone; `at_most` is not positive.
+    /// The session is gone, has another holder or another move count, or `at_most` is not positive.
     pub fn end_session_in_steps(&mut self, asked: EndSession, by: Proposer) -> Result<(), ErrorCode> {
         let at_most =
             usize::try_from(asked.at_most).ok().filter(|n| *n > 0).ok_or(ErrorCode::BadArguments)?;
@@ -214,7 +214,7 @@ impl<K: Keys> TreeState<'_, K> {
         self.forget_session(id, session);
     }
 
-    /// Deletes ephemerals of a session, `at_most` so many; whether none is left.
+    /// Deletes at most `at_most` ephemerals of a session; returns whether none is left.
     fn delete_ephemerals(&mut self, id: i64, at_most: usize) -> bool {
         let mut ephemerals = key::ephemerals(id);
         let mut left = at_most;
@@ -227,7 +227,7 @@ impl<K: Keys> TreeState<'_, K> {
                 return false;
             }
             left -= page.len();
-            // The next page begins behind this key: otherwise deleted keys would be passed over again.
+            // Start the next page after this key. Otherwise it would have to skip all the deleted keys again.
             if let Some((last, _)) = page.last() {
                 ephemerals = ephemerals.above(last);
             }
@@ -249,7 +249,7 @@ impl<K: Keys> TreeState<'_, K> {
         self.keys.emit(Event::SessionGone { session: id, zxid: self.zxid });
     }
 
-    /// The proposer holds some of the sessions of somebody who is gone; how many.
+    /// Makes the proposer the holder of up to [`TAKEN_AT_ONCE`] sessions of a proposer that is gone; returns their number.
     pub fn take_over(&mut self, asked: TakeOver, by: Proposer) -> usize {
         let Ok(node) = u32::try_from(asked.node) else { return 0 };
         let from = Proposer { node: NodeId(node), incarnation: Incarnation(asked.incarnation) };

@@ -1,4 +1,4 @@
-//! The replicated service: which command does what.
+//! The application that the database replicates: it dispatches commands.
 
 use atoll_core::level::{Level, since};
 use atoll_core::testing::mutant;
@@ -14,7 +14,7 @@ use crate::jute::request::Request;
 use crate::jute::{Jute, Reader};
 use crate::mutants;
 
-/// The application. All of its state is in the store.
+/// The application. It keeps all of its state in the store.
 #[derive(Debug, Default)]
 pub struct ZooKeeper;
 
@@ -36,10 +36,10 @@ impl Application for ZooKeeper {
     }
 }
 
-/// Applies a command to a store.
+/// Applies a command to a store, and returns its answer.
 ///
 /// # Errors
-/// It was refused, and changes nothing once the caller has undone its writes.
+/// The command was refused. It has no effect if the caller then undoes its writes.
 pub fn apply<K: Keys>(at: &ApplyAt, command: &[u8], keys: &mut K) -> Result<Bytes, Rejected> {
     let time_ms = i64::try_from(at.time_ms).unwrap_or(i64::MAX);
     let mut state = TreeState::open(keys, time_ms);
@@ -67,7 +67,7 @@ fn answer(zxid: i64, err: Option<ErrorCode>, body: &[u8]) -> Bytes {
 
 fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut TreeState<'_, K>) -> Result<Vec<u8>, Refused> {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX).to_vec();
-    // Doors propose only what `Command` has written; every replica refuses anything else in the log.
+    // Doors propose only what `Command` has encoded. Every replica refuses anything else that is in the log.
     match Command::read(command).map_err(|_| ErrorCode::MarshallingError)? {
         Command::Write(head, body) => write(at, &head, body, state),
         Command::Open(new) => Ok(state.open_session(new, at.proposer)?.to_vec()),

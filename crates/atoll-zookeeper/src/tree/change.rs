@@ -1,4 +1,4 @@
-//! delete, setData, setACL, check.
+//! The writes delete, setData and setACL, and check.
 
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ impl<K: Keys> TreeState<'_, K> {
     /// Deletes a node without children.
     ///
     /// # Errors
-    /// As ZooKeeper's, in its order.
+    /// The same as in ZooKeeper, checked in the same order.
     pub fn delete(&mut self, path: &str, version: i32, client: &[Id<'_>]) -> Result<(), ErrorCode> {
         if path::is_special(path) {
             return Err(ErrorCode::BadArguments);
@@ -32,7 +32,7 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(())
     }
 
-    /// Takes a node without children out of the tree, whoever asks for it.
+    /// Removes a node without children from the tree, without any checks.
     pub fn remove(&mut self, path: &str, node: Node, parent_path: &str, mut parent: Node) {
         self.keys.delete(&key::node(path));
         self.count(path, &node, -1);
@@ -57,10 +57,10 @@ impl<K: Keys> TreeState<'_, K> {
         });
     }
 
-    /// Sets a node's data; the node afterwards.
+    /// Sets a node's data; returns the node after the change.
     ///
     /// # Errors
-    /// As ZooKeeper's, in its order.
+    /// The same as in ZooKeeper, checked in the same order. QuotaExceeded, if a hard quota is enforced.
     pub fn set_data(
         &mut self,
         path: &str,
@@ -90,10 +90,10 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(node)
     }
 
-    /// Sets a node's list; the node afterwards.
+    /// Sets a node's ACL; returns the node after the change.
     ///
     /// # Errors
-    /// As ZooKeeper's, in its order.
+    /// The same as in ZooKeeper, checked in the same order.
     pub fn set_acl(
         &mut self,
         path: &str,
@@ -118,10 +118,10 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(node)
     }
 
-    /// The node, if it has the version.
+    /// Returns the node if it has the expected version.
     ///
     /// # Errors
-    /// As ZooKeeper's, in its order.
+    /// The same as in ZooKeeper, checked in the same order.
     pub fn check(&mut self, path: &str, version: i32, client: &[Id<'_>]) -> Result<Node, ErrorCode> {
         path::valid(path)?;
         let node = self.need(path)?;

@@ -1,8 +1,8 @@
-//! `/zookeeper/config`: the members, as ZooKeeper writes them, so that clients that follow it (`config -w`, `updateServerList`) find
+//! `/zookeeper/config`: the members in ZooKeeper's format, so that clients that follow it (`config -w`, `updateServerList`) find
 //! the nodes that serve them.
 //!
-//! The set of nodes is known only outside of this state. Each node's door announces itself by a logged command, and the doors
-//! forget nodes that are no longer members. All replicas therefore have the same text under the same version, and its watches fire
+//! The set of nodes is known only outside of this state. Each node's door announces its node with a command, and the doors remove
+//! nodes that are no longer members. All replicas therefore have the same text with the same version, and its watches fire
 //! everywhere.
 
 use std::fmt::Write as _;
@@ -17,23 +17,23 @@ use crate::jute::codes::ErrorCode;
 use crate::jute::{Jute, JuteError, record};
 use crate::path;
 
-/// Most nodes that are listed: more than a cluster has members.
+/// Most nodes in the list. A cluster never has this many members.
 const MAX_SERVERS: usize = 255;
-/// Longest address, in bytes: a host name and a port.
+/// Longest address (host name and port), in bytes.
 const MAX_ADDRESS_BYTES: usize = 300;
 
 record! {
-    /// A node that serves ZooKeeper's clients, as it is kept.
+    /// A node that serves ZooKeeper clients, as it is stored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Server<'a> {
-        /// Where the other nodes reach it: host:port.
+        /// The address for other nodes, as host:port.
         peer: &'a str,
-        /// Where clients reach it: host:port.
+        /// The address for clients, as host:port.
         client: &'a str,
     }
 }
 
-/// host:port, without characters that would start another line or another field.
+/// Returns whether a text is host:port, without characters that would begin a new line or field.
 fn is_address(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_graphic() && !matches!(c, ';' | '=' | ',' | '|');
     text.len() <= MAX_ADDRESS_BYTES
@@ -41,18 +41,18 @@ fn is_address(text: &str) -> bool {
         && text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// A line of the text. There is one port between nodes, where ZooKeeper has two.
+/// Writes a line of the text. There is one port between nodes, where ZooKeeper has two.
 fn write_line(id: u32, server: &Server<'_>, out: &mut String) {
     let port = server.peer.rsplit_once(':').map_or("", |(_, port)| port);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(out, "server.{id}={}:{port}:participant;{}", server.peer, server.client);
 }
 
 impl<K: Keys> TreeState<'_, K> {
-    /// A node serves clients at these addresses from here on.
+    /// Records the addresses at which a node serves clients.
     ///
     /// # Errors
-    /// NodeExists: that is known. BadArguments: no addresses, or too many nodes.
+    /// NodeExists: these addresses are already recorded. BadArguments: an address is invalid, or there are too many nodes.
     pub fn announce(&mut self, asked: Announce<'_>) -> Result<(), ErrorCode> {
         let id = u32::try_from(asked.node).map_err(|_| ErrorCode::BadArguments)?;
         if !is_address(asked.peer) || !is_address(asked.client) {
@@ -70,7 +70,7 @@ impl<K: Keys> TreeState<'_, K> {
         self.write_config()
     }
 
-    /// These nodes are members no more.
+    /// Removes nodes that are no longer members.
     ///
     /// # Errors
     /// NoNode: none of them is listed.
@@ -109,10 +109,10 @@ impl<K: Keys> TreeState<'_, K> {
     }
 }
 
-/// What is kept under a key of [`key::servers`].
+/// Decodes an entry of [`key::servers`].
 ///
 /// # Errors
-/// It is no server.
+/// The entry cannot be decoded.
 pub fn listed<'v>(key: &[u8], value: &'v [u8]) -> Result<(u32, Server<'v>), JuteError> {
     let id = key.last_chunk::<4>().ok_or(JuteError::Short { what: "server", needed: 5, left: key.len() })?;
     Ok((u32::from_be_bytes(*id), Server::parse(value)?))

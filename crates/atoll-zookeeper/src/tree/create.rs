@@ -1,4 +1,4 @@
-//! create, create2, createContainer, createTTL.
+//! The writes create, create2, createContainer and createTTL.
 
 use bytes::Bytes;
 
@@ -11,29 +11,29 @@ use crate::jute::codes::{CreateMode, ErrorCode, perms};
 use crate::jute::records::{Acl, Id};
 use crate::path;
 
-/// A node to be made.
+/// A node to create.
 #[derive(Clone, Copy, Debug)]
 pub struct Create<'r> {
-    /// Where, without its number.
+    /// Its path. A sequential node's number is appended.
     pub path: &'r str,
     /// Its data.
     pub data: Option<&'r [u8]>,
-    /// Its list.
+    /// Its ACL.
     pub acl: &'r [Acl<'r>],
     /// Its mode.
     pub mode: CreateMode,
-    /// Its time to live in milliseconds; None where the request has no such field.
+    /// Its time to live in milliseconds. None if the request has no such field.
     pub ttl_ms: Option<i64>,
-    /// The session that makes it.
+    /// The session that creates it.
     pub session: i64,
-    /// Who the client is.
+    /// The client's ids.
     pub client: &'r [Id<'r>],
 }
 
-/// When a new node is deleted without a client's request.
+/// Returns when a new node is deleted without a client's request.
 ///
 /// # Errors
-/// The time to live is none, or the mode has none.
+/// BadArguments: the time to live is invalid, or it is given for a mode without one.
 pub fn lifetime(mode: CreateMode, ttl_ms: Option<i64>, session: i64) -> Result<Lifetime, ErrorCode> {
     if mode.has_ttl() {
         return match ttl_ms {
@@ -52,10 +52,11 @@ pub fn lifetime(mode: CreateMode, ttl_ms: Option<i64>, session: i64) -> Result<L
 }
 
 impl<K: Keys> TreeState<'_, K> {
-    /// Makes a node; its path and itself.
+    /// Creates a node; returns its path and the node.
     ///
     /// # Errors
-    /// As ZooKeeper's, in its order: what is wrong with the request, no parent, no right, a node that is there, an ephemeral parent.
+    /// The same as in ZooKeeper, checked in the same order: an invalid request, a missing parent, a missing permission, an existing
+    /// node, an ephemeral parent. QuotaExceeded, if a hard quota is enforced.
     pub fn create(&mut self, new: Create<'_>) -> Result<(String, Node), ErrorCode> {
         let lifetime = lifetime(new.mode, new.ttl_ms, new.session)?;
         let parent_path = path::parent(new.path)?;
@@ -98,7 +99,7 @@ impl<K: Keys> TreeState<'_, K> {
     }
 }
 
-/// With the number of a sequential node: ten digits, more where there is a sign.
+/// Appends the number of a sequential node: ten digits, or eleven characters with a minus sign.
 fn numbered(path: &str, number: i32) -> String {
     format!("{path}{number:010}")
 }

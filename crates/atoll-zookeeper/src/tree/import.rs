@@ -1,8 +1,8 @@
-//! Znodes of another ensemble, with the Stat that they had there.
+//! Imports of znodes from another ensemble, with the Stat that they had there.
 //!
-//! All zxids of an import are below those of later changes here: the first command of an import raises the epoch above the other
-//! ensemble's. Stat can therefore be kept as a whole, and a client that was served there is never ahead of this state (contracts
-//! X23).
+//! All zxids of an import are below those of later changes here, because the first command of an import raises the epoch above the
+//! other ensemble's. Therefore the whole Stat can be kept, and a client that was served by the other ensemble is never ahead of
+//! this state (contracts X23).
 
 use bytes::Bytes;
 
@@ -17,8 +17,8 @@ use crate::jute::reply::ImportReply;
 use crate::jute::request::{ImportNode, ImportRequest};
 use crate::path;
 
-/// The permissions that the client needs on `/`, as for ZooKeeper's own restore of a snapshot: an import bypasses the lists of the
-/// nodes.
+/// The permissions on `/` that the client needs, as for a restore of a snapshot in ZooKeeper, because an import bypasses the ACLs
+/// of the nodes.
 const ALL: [i32; 5] = [perms::READ, perms::WRITE, perms::CREATE, perms::DELETE, perms::ADMIN];
 
 enum Imported {
@@ -36,12 +36,13 @@ fn lifetime(owner: i64) -> Result<Lifetime, ErrorCode> {
 }
 
 impl<K: Keys> TreeState<'_, K> {
-    /// Takes znodes as they were elsewhere. Quotas do not stop them.
+    /// Imports znodes as they were in the other ensemble. Quotas do not apply.
     ///
     /// # Errors
-    /// NoAuth without all permissions on `/`; NoNode where a parent is missing; NodeExists where a node is there and differs, unless it
-    /// is to be replaced; NoChildrenForEphemerals below an ephemeral; InvalidACL for a list that is too long; BadArguments for paths that
-    /// are not allowed or belong to the system, for ephemerals, and for zxids above the newest one of the import.
+    /// NoAuth: the client lacks a permission on `/`. NoNode: a parent is missing. NodeExists: a node exists with other contents,
+    /// and replacing is not requested. NoChildrenForEphemerals: a parent is an ephemeral. InvalidACL: an ACL is too long.
+    /// BadArguments: a path is not allowed or belongs to the system, a node is an ephemeral, a zxid is above the newest one of the
+    /// import, or no epoch is left.
     pub fn import(&mut self, asked: &ImportRequest<'_>, client: &[Id<'_>]) -> Result<ImportReply, ErrorCode> {
         let root = self.need(path::ROOT)?;
         ALL.into_iter().try_for_each(|one| check_access(&root, client, one))?;
@@ -57,7 +58,7 @@ impl<K: Keys> TreeState<'_, K> {
             };
             *count += 1;
         }
-        // There may have been nothing to do; a zxid is taken all the same.
+        // Even if no node changed, the command uses up a zxid.
         self.keys.emit(Event::Counted { zxid: self.zxid });
         Ok(done)
     }

@@ -1,46 +1,47 @@
-//! The layout of the store. A znode's key consists of its parent's path and its name, so that the children of a node are one range,
-//! in the order of their names, and listing them reads nothing else.
+//! The layout of the store. A znode's key consists of its parent's path and its name. The children of a node therefore form one
+//! range, in the order of their names, and listing them reads nothing else.
 //!
 //! | key | value |
 //! | --- | --- |
 //! | `n` parent `\0` name | the node; the root is `n` alone |
-//! | `d` path | data that is too long to lie in the node |
+//! | `d` path | data that is too long to be stored in the node |
 //! | `e` session path | an ephemeral of the session |
-//! | `t` path | a container or a node with a time to live |
+//! | `t` path | a container, or a node with a time to live |
 //! | `s` session | the session |
-//! | `h` node incarnation session | the session is held there |
-//! | `c` node | where a node serves clients |
+//! | `h` node incarnation session | marks the holder of the session |
+//! | `c` node | the addresses at which a node serves clients |
 //! | `z` | the counters |
 //! | `r` | the zxid of the last restore |
-//! | `u` | a snapshot that is being brought: which, and how far it is |
-//! | `u` number | a piece of it |
+//! | `u` | the upload of a tree snapshot: its number, and the pieces and bytes so far |
+//! | `u` number | a piece of that upload |
 
 use atoll_db::{KeyRange, Proposer};
 
 use crate::path;
 
-/// The counters: newest zxid, sessions so far.
+/// The key of the counters: the newest zxid, the number of sessions opened so far, and others.
 pub const COUNTERS: &[u8] = b"z";
 
-/// The zxid of the last restore, 8 bytes.
+/// The key of the zxid of the last restore, 8 bytes.
 pub const RESTORED: &[u8] = b"r";
 
-/// The snapshot that is being brought.
+/// The key of the current upload of a tree snapshot.
 pub const STAGED: &[u8] = b"u";
 
-/// A session's number.
+/// The id of a session.
 pub type SessionId = i64;
 
 fn joined(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// The parent as it appears in keys: the root is empty there, or its children would have two slashes.
+/// Returns the parent as it appears in keys. The root is empty there; otherwise its children would have two slashes.
 fn parent_part(path: &str) -> &str {
     if path == path::ROOT { "" } else { path }
 }
 
-/// A znode. The empty path is the root's, too, as ZooKeeper has it; a path that no node can have gives a key that no node has.
+/// Returns the key of a znode. The empty path also means the root, as in ZooKeeper. A path that no node can have yields a key that
+/// no node has.
 pub fn node(of: &str) -> Vec<u8> {
     match path::split(of) {
         None if of.is_empty() || of == path::ROOT => b"n".to_vec(),
@@ -49,22 +50,22 @@ pub fn node(of: &str) -> Vec<u8> {
     }
 }
 
-/// The children of a znode, by name.
+/// Returns the range of a znode's children, in the order of their names.
 pub fn children(of: &str) -> KeyRange {
     KeyRange::prefix(&joined(&[b"n", parent_part(of).as_bytes(), b"\0"]))
 }
 
-/// A child's name in such a key.
+/// Returns the name of a child from its key.
 pub fn child_name<'k>(parent: &str, key: &'k [u8]) -> &'k [u8] {
     key.get(2 + parent_part(parent).len()..).unwrap_or_default()
 }
 
-/// All nodes whose parent lies below `of`: with the children, all that is below it.
+/// Returns the range of all nodes whose parent is below `of`. Together with the children, these are all nodes below `of`.
 pub fn deeper(of: &str) -> KeyRange {
     KeyRange::prefix(&joined(&[b"n", parent_part(of).as_bytes(), b"/"]))
 }
 
-/// The path in the key of a znode.
+/// Returns the path from the key of a znode.
 pub fn path_of_node(key: &[u8]) -> Option<String> {
     let rest = std::str::from_utf8(key.strip_prefix(b"n")?).ok()?;
     match rest.split_once('\0') {
@@ -73,78 +74,78 @@ pub fn path_of_node(key: &[u8]) -> Option<String> {
     }
 }
 
-/// Data that does not lie in the node. The empty path is the root's, as in [`node`].
+/// Returns the key of data that is not stored in the node. The empty path means the root, as in [`node`].
 pub fn data(of: &str) -> Vec<u8> {
     let of = if of.is_empty() { path::ROOT } else { of };
     joined(&[b"d", of.as_bytes()])
 }
 
-/// An ephemeral.
+/// Returns the key of an ephemeral.
 pub fn ephemeral(session: SessionId, of: &str) -> Vec<u8> {
     joined(&[b"e", &session.to_be_bytes(), of.as_bytes()])
 }
 
-/// The ephemerals of a session.
+/// Returns the range of a session's ephemerals.
 pub fn ephemerals(session: SessionId) -> KeyRange {
     KeyRange::prefix(&joined(&[b"e", &session.to_be_bytes()]))
 }
 
-/// The path in the key of an ephemeral, or of what goes by itself.
+/// Returns the path that follows the first `head` bytes of a key.
 pub fn path_behind(key: &[u8], head: usize) -> Option<&str> {
     std::str::from_utf8(key.get(head..)?).ok()
 }
 
-/// Bytes before the path in the key of an ephemeral.
+/// The number of bytes before the path in the key of an ephemeral.
 pub const EPHEMERAL_HEAD: usize = 9;
-/// Bytes before the path in the key of what goes by itself.
+/// The number of bytes before the path in the key of a container or a node with a time to live.
 pub const TRANSIENT_HEAD: usize = 1;
 
-/// A container, or a node with a time to live.
+/// Returns the key of a container, or of a node with a time to live.
 pub fn transient(of: &str) -> Vec<u8> {
     joined(&[b"t", of.as_bytes()])
 }
 
-/// All of them.
+/// Returns the range of all containers and nodes with a time to live.
 pub fn transients() -> KeyRange {
     KeyRange::prefix(b"t")
 }
 
-/// Where a node serves clients.
+/// Returns the key of the addresses at which a node serves clients.
 pub fn server(node: u32) -> Vec<u8> {
     joined(&[b"c", &node.to_be_bytes()])
 }
 
-/// All of them, in the order of their ids.
+/// Returns the range of all these addresses, in the order of the nodes' ids.
 pub fn servers() -> KeyRange {
     KeyRange::prefix(b"c")
 }
 
-/// A session.
+/// Returns the key of a session.
 pub fn session(id: SessionId) -> Vec<u8> {
     joined(&[b"s", &id.to_be_bytes()])
 }
 
-/// All sessions.
+/// Returns the range of all sessions.
 pub fn sessions() -> KeyRange {
     KeyRange::prefix(b"s")
 }
 
-/// That a session is held by somebody.
+/// Returns the key that marks a session's holder.
 pub fn held(by: Proposer, id: SessionId) -> Vec<u8> {
     joined(&[b"h", &by.node.0.to_be_bytes(), &by.incarnation.0.to_be_bytes(), &id.to_be_bytes()])
 }
 
-/// The sessions that somebody holds.
+/// Returns the range of the sessions of one holder.
 pub fn held_by(by: Proposer) -> KeyRange {
     KeyRange::prefix(&joined(&[b"h", &by.node.0.to_be_bytes(), &by.incarnation.0.to_be_bytes()]))
 }
 
-/// A piece of the snapshot that is being brought.
+/// Returns the key of a piece of the current upload.
 pub fn staged_piece(number: i32) -> Vec<u8> {
     joined(&[STAGED, &number.to_be_bytes()])
 }
 
-/// The session at the end of a key.
+/// Returns the session id at the end of a key.
 pub fn session_at_end(key: &[u8]) -> Option<SessionId> {
     key.last_chunk::<8>().map(|id| SessionId::from_be_bytes(*id))
 }

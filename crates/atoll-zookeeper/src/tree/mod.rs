@@ -1,17 +1,17 @@
-//! The replicated state: znodes, sessions, counters, and what each command does to them. The same on every node: no clock, no
-//! randomness, nothing but the command, the state and [`atoll_db::ApplyAt`].
+//! The replicated state: znodes, sessions and counters, and the effect of each command on them. It is the same on every node,
+//! because an effect depends only on the command, the state and [`atoll_db::ApplyAt`], never on a clock or on randomness.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `key.rs`, `node.rs` | what is where in the store |
-//! | `state.rs` | the store under a command: nodes, counters, lists of access |
-//! | `application.rs` | which command does what |
+//! | `key.rs`, `node.rs` | the layout of the store |
+//! | `state.rs` | the state as a command sees it: nodes, counters, ACLs |
+//! | `application.rs` | dispatches commands |
 //! | `create.rs`, `change.rs`, `multi.rs` | writes of clients |
 //! | `import.rs` | znodes of another ensemble, with their Stat |
-//! | `quota.rs` | limits on subtrees, and what is counted for them |
+//! | `quota.rs` | limits on subtrees, and the usage that is counted for them |
 //! | `config.rs` | `/zookeeper/config`: the nodes that serve clients |
-//! | `reap.rs` | containers and nodes past their time to live |
-//! | `snapshot.rs`, `restore.rs` | the tree as a file, and a file as the tree |
+//! | `reap.rs` | deletion of containers and of nodes whose time to live has passed |
+//! | `snapshot.rs`, `restore.rs` | tree snapshots, and their restore |
 //! | `read.rs` | reads of a published view |
 
 pub mod application;

@@ -10,21 +10,21 @@ use crate::jute::request::{CreateRequest, CreateTtlRequest, Request};
 use crate::jute::transaction::{MultiOp, MultiRequest, MultiResult};
 use crate::jute::{Jute, USUAL_BYTES};
 
-/// Who writes.
+/// The client that writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'r> {
-    /// The session.
+    /// The client's session.
     pub session: i64,
-    /// Who the client is.
+    /// The client's ids.
     pub client: &'r [Id<'r>],
 }
 
 /// A write that was refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Why.
+    /// The reason.
     Because(ErrorCode),
-    /// A transaction: the results of its operations, as the reply tells them without an error of its own.
+    /// A transaction failed. These are the results of its operations, for a reply whose header reports no error.
     Transaction(Vec<u8>),
 }
 
@@ -39,10 +39,10 @@ fn mode(flags: i32) -> Result<CreateMode, ErrorCode> {
 }
 
 impl<K: Keys> TreeState<'_, K> {
-    /// Does what a client asks for; the body of the reply.
+    /// Performs a client's write; returns the body of the reply.
     ///
     /// # Errors
-    /// It was refused.
+    /// The write was refused.
     pub fn write(&mut self, request: &Request<'_>, who: Writer<'_>) -> Result<Vec<u8>, Refused> {
         let mut out = Vec::with_capacity(USUAL_BYTES);
         match request {
@@ -74,8 +74,8 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(out)
     }
 
-    /// All operations, or none. After a failure each result is an error: none for the operations before it, its own, and
-    /// RuntimeInconsistency for those behind it.
+    /// Performs all operations or none. After a failure, every result is an error: no error code for the operations before the
+    /// failed one, the reason for the failed one, and RuntimeInconsistency for the rest.
     fn multi(
         &mut self,
         request: &MultiRequest<'_>,
@@ -97,7 +97,7 @@ impl<K: Keys> TreeState<'_, K> {
                 return Err(Refused::Transaction(results));
             }
         }
-        // It takes a zxid all the same, and replies must not be behind it.
+        // A transaction that only checks still uses up a zxid, and replies must not report an older one.
         if request.ops.iter().all(|op| matches!(op, MultiOp::Check(_))) {
             self.keys.emit(Event::Counted { zxid: self.zxid });
         }
@@ -117,7 +117,7 @@ impl<K: Keys> TreeState<'_, K> {
             }
             MultiOp::CreateTtl(r) => {
                 let create = with_ttl(r, who)?;
-                // In a transaction ZooKeeper does not look at a time to live that the mode does not have.
+                // In a transaction, ZooKeeper ignores a time to live if the mode has none.
                 let ttl_ms = create.ttl_ms.filter(|_| create.mode.has_ttl());
                 let (path, node) = self.create(Create { ttl_ms, ..create })?;
                 MultiResult::Create2(&path, node.stat()).write(out);

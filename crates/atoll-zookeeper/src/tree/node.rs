@@ -1,17 +1,17 @@
-//! A znode as it is kept.
+//! Znodes as they are stored.
 
 use bytes::Bytes;
 
 use crate::jute::records::Stat;
 use crate::jute::{Jute, Reader};
 
-/// Data up to this length lies in the node: a change of the node's children writes it again. Longer data has a key of its own.
+/// Data of at most this many bytes is stored in the node, which is rewritten when its children change. Longer data has its own key.
 pub const INLINE_BYTES: usize = 1024;
-/// Version of the format.
+/// The version of the format.
 const FORMAT: u8 = 1;
-/// The owner of a container.
+/// The stored owner of a container.
 pub const CONTAINER_OWNER: i64 = i64::MIN;
-/// Highest byte of the owner of a node with a time to live.
+/// The highest byte of the stored owner of a node with a time to live.
 const TTL_MARK: u64 = 0xff << 56;
 /// Longest time to live, in milliseconds.
 pub const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
@@ -19,18 +19,18 @@ pub const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
 /// When a node is deleted without a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
-    /// Until it is deleted.
+    /// Never.
     Persistent,
-    /// With this session.
+    /// When this session ends.
     Ephemeral(i64),
-    /// When its last child has gone.
+    /// When its last child is gone.
     Container,
-    /// When it was not changed for so many milliseconds, and has no children.
+    /// When it has had no change for this many milliseconds, and has no children.
     Ttl(i64),
 }
 
 impl Lifetime {
-    /// As it is kept: the session, or a mark.
+    /// Returns the owner field as it is stored: the session, or a marker.
     pub fn owner(self) -> i64 {
         match self {
             Lifetime::Persistent => 0,
@@ -40,7 +40,7 @@ impl Lifetime {
         }
     }
 
-    /// What was kept.
+    /// Decodes the owner field.
     pub fn of_owner(owner: i64) -> Lifetime {
         match owner {
             0 => Lifetime::Persistent,
@@ -51,19 +51,19 @@ impl Lifetime {
     }
 }
 
-/// Where a znode's data is.
+/// The data of a znode, and where it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// It has none: not the same as empty data, and told apart on the wire.
+    /// There is no data. Clients can tell this from empty data.
     Null,
-    /// In the node.
+    /// The data is stored in the node.
     Here(Bytes),
-    /// Under a key of its own; so many bytes.
+    /// The data has its own key. This is its length in bytes.
     Apart(u32),
 }
 
 impl Data {
-    /// Its length in bytes.
+    /// Returns the length of the data in bytes.
     pub fn length(&self) -> usize {
         match self {
             Data::Null => 0,
@@ -76,39 +76,39 @@ impl Data {
 /// A znode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// zxid of its creation.
+    /// The zxid of its creation.
     pub czxid: i64,
-    /// zxid of the last change of its data.
+    /// The zxid of the last change of its data.
     pub mzxid: i64,
-    /// zxid of the last change of its children.
+    /// The zxid of the last change of its children.
     pub pzxid: i64,
-    /// Time of its creation.
+    /// The time of its creation, in milliseconds since the Unix epoch.
     pub ctime: i64,
-    /// Time of the last change of its data.
+    /// The time of the last change of its data, in milliseconds since the Unix epoch.
     pub mtime: i64,
-    /// Changes of its data.
+    /// The number of changes of its data.
     pub version: i32,
-    /// Children that were ever made: the next number of a sequential child. `cversion` is made from it.
+    /// The number of children ever created, which is also the number of the next sequential child. `cversion` is derived from it.
     pub created: i32,
-    /// Changes of its list.
+    /// The number of changes of its ACL.
     pub aversion: i32,
-    /// Children that are there.
+    /// The number of its children.
     pub children: i32,
     /// When it is deleted without a client's request.
     pub lifetime: Lifetime,
-    /// Its list, as `acl::stored` writes it.
+    /// Its ACL, as `acl::stored` encodes it.
     pub acl: Bytes,
     /// Its data.
     pub data: Data,
 }
 
-/// The stored bytes are no znode: the store is damaged, or a later version wrote it.
+/// The stored bytes are not a znode: the store is damaged, or a later version wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the record of a znode cannot be read: the store is damaged, or was written by a later version")]
 pub struct BadNode;
 
 impl Node {
-    /// A new one.
+    /// Creates a node.
     pub fn new(zxid: i64, time_ms: i64, lifetime: Lifetime, acl: Bytes, data: Data) -> Node {
         Node {
             czxid: zxid,
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// The Stat that clients see. `cversion` counts changes of the children: each child that is gone was both created and deleted.
+    /// Returns the Stat that clients see. `cversion` counts creations and deletions of children: a child that is gone counts twice.
     pub fn stat(&self) -> Stat {
         Stat {
             czxid: self.czxid,
@@ -143,7 +143,7 @@ impl Node {
         }
     }
 
-    /// As it is kept.
+    /// Encodes the node for the store.
     pub fn to_bytes(&self) -> Vec<u8> {
         let inline = if let Data::Here(bytes) = &self.data { bytes.len() } else { 0 };
         let mut out = Vec::with_capacity(80 + self.acl.len() + inline);
@@ -168,10 +168,10 @@ impl Node {
         out
     }
 
-    /// What is kept in `bytes`; shares them.
+    /// Decodes a stored node. Its ACL and inline data share the memory of `bytes`.
     ///
     /// # Errors
-    /// They are no znode.
+    /// The bytes are not a znode.
     pub fn of_bytes(bytes: &Bytes) -> Result<Node, BadNode> {
         let mut from = Reader::new(bytes);
         let head = from.take(2, "znode").map_err(|_| BadNode)?;

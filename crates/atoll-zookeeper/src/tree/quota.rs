@@ -1,8 +1,9 @@
-//! Quotas: limits on the nodes and the bytes of a subtree, as ZooKeeper keeps them. `/zookeeper/quota/PATH/zookeeper_limits` holds
-//! the limits, and `zookeeper_stats` beside it the usage. Clients create both, and the tree keeps the second one up to date.
-//!
-//! The nearest node with a limit counts, at or above the changed node. A soft limit is reported; a hard limit refuses the write if
-//! the door that proposed it says so (`enforceQuota`). This is the same on every replica, because it travels with the command.
+//! Quotas, which limit the number of nodes and the bytes of data in a subtree, as in ZooKeeper.
+//! `/zookeeper/quota/PATH/zookeeper_limits` contains the limits, and `zookeeper_stats` next to it the usage. Clients create both
+//! nodes, and the tree keeps the second one up to date.
+//! The limits of the nearest node at or above the changed one apply. A write above a soft limit is only reported. A write above a
+//! hard limit is refused if the proposing door requires that (`enforceQuota`). The command carries this flag, so all replicas make
+//! the same decision.
 
 use atoll_core::testing::mutant;
 use bytes::Bytes;
@@ -15,25 +16,25 @@ use crate::jute::codes::ErrorCode;
 use crate::mutants;
 use crate::path;
 
-/// The node with the limits.
+/// The name of the node with the limits.
 const LIMITS: &str = "zookeeper_limits";
-/// The node with the counts.
+/// The name of the node with the usage.
 pub const STATS: &str = "zookeeper_stats";
 
-/// The node whose subtree is counted when a node is made at this path.
+/// Returns the node whose subtree must be counted if a node is created at this path.
 pub fn counted_by(path: &str) -> Option<&str> {
     subject(path, STATS)
 }
 
-/// Whether a path is that of a node with limits, as [`super::state::Counters::quotas`] counts them.
+/// Returns whether a path is that of a node with limits, which [`super::state::Counters::quotas`] counts.
 pub(super) fn is_limit(path: &str) -> bool {
     subject(path, LIMITS).is_some()
 }
 
-/// Nodes that are counted at once.
+/// Nodes to count at once.
 const PAGE: usize = 1000;
 
-/// What such a node says; -1 where it says nothing.
+/// The contents of such a node; -1 for values that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Track {
     count: i64,
@@ -61,7 +62,7 @@ impl Track {
     }
 }
 
-/// How a changed number stands to its limits.
+/// How a number compares with its limits after a change.
 enum QuotaCheck {
     Within,
     AboveSoft,
@@ -69,7 +70,7 @@ enum QuotaCheck {
 }
 
 fn judge(now: i64, soft: i64, hard: i64) -> QuotaCheck {
-    // As ZooKeeper has it, a hard limit replaces the soft one.
+    // As in ZooKeeper, a hard limit replaces the soft one.
     match (soft, hard) {
         (_, 0..) if now > hard => QuotaCheck::AboveHard,
         (_, 0..) => QuotaCheck::Within,
@@ -78,7 +79,8 @@ fn judge(now: i64, soft: i64, hard: i64) -> QuotaCheck {
     }
 }
 
-/// The node that a path below `/zookeeper/quota` is about; None for other paths, and for the root, which has no quota.
+/// Returns the node that a path below `/zookeeper/quota` refers to. Returns None for other paths, and for the root, which has no
+/// quota.
 fn subject<'p>(of: &'p str, name: &str) -> Option<&'p str> {
     let top = of.strip_prefix(path::QUOTA)?.strip_suffix(name)?.strip_suffix('/')?;
     (!top.is_empty()).then_some(top)
@@ -98,9 +100,9 @@ impl<K: Keys> TreeState<'_, K> {
         }
     }
 
-    /// The nearest node with a limit. The search runs from the top down, because a limit lies below a node of `/zookeeper/quota`
-    /// for each level of its path: the first of these nodes that is missing, or has no children, ends the search. A deep path thus
-    /// costs no more than the part of it that has quotas.
+    /// Returns the nearest node with limits. For each level of that node's path there is a node below `/zookeeper/quota`, so the
+    /// search starts at the top and ends at the first of these nodes that is missing or has no children. A deep path thus costs no
+    /// more than the part of it that has quotas.
     fn limited<'p>(&mut self, of: &'p str) -> Option<(&'p str, Track)> {
         if self.counters.quotas == 0 || of == path::ROOT {
             return None;
@@ -120,10 +122,10 @@ impl<K: Keys> TreeState<'_, K> {
         Some((top, Track::parse(&self.text(&path, &node))))
     }
 
-    /// A client changes so many bytes and nodes at a path: whether that is within its limits.
+    /// Checks whether a client may add this many bytes and nodes at a path.
     ///
     /// # Errors
-    /// QuotaExceeded: it is above a hard limit, which is enforced.
+    /// QuotaExceeded: a hard limit would be exceeded, and hard limits are enforced.
     pub fn check_quota(&mut self, of: &str, bytes: i64, count: i64) -> Result<(), ErrorCode> {
         let Some((top, limits)) = self.limited(of) else { return Ok(()) };
         let Some((stats_path, stats)) = self.quota_node(top, STATS) else { return Ok(()) };
@@ -143,7 +145,8 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(())
     }
 
-    /// Notes that this many bytes and nodes came or went at a path; the tree already shows them.
+    /// Updates the usage after this many bytes and nodes were added (or removed, if negative) at a path. The tree must already show
+    /// the change.
     pub fn quota_changed(&mut self, of: &str, bytes: i64, count: i64) {
         if is_limit(of) && count != 0 {
             self.counters.quotas += count;
@@ -163,7 +166,7 @@ impl<K: Keys> TreeState<'_, K> {
         self.put_stats(top, before.count + count, before.bytes + bytes);
     }
 
-    /// Without a new version or an event: as ZooKeeper has it.
+    /// As in ZooKeeper, this neither changes the version nor emits an event.
     fn put_stats(&mut self, top: &str, count: i64, bytes: i64) {
         let Some((path, mut node)) = self.quota_node(top, STATS) else { return };
         let before = length(node.data.length());
@@ -173,7 +176,7 @@ impl<K: Keys> TreeState<'_, K> {
         self.put_node(&path, &node);
     }
 
-    /// Nodes and bytes of data at and below a node; none if it is not there.
+    /// Returns the number of nodes, and of their bytes of data, at and below a node. Returns zeros if it does not exist.
     fn subtree(&mut self, top: &str) -> (i64, i64) {
         let Some(node) = self.node(top) else { return (0, 0) };
         let (mut nodes, mut bytes) = (1, length(node.data.length()));
@@ -182,7 +185,7 @@ impl<K: Keys> TreeState<'_, K> {
             while let Some(range) = rest.take() {
                 let page = self.keys.first(&range, PAGE);
                 for (found, value) in &page {
-                    // A record that cannot be read is damage: see `TreeState::node`.
+                    // A record that cannot be decoded means damage: see `TreeState::node`.
                     let node =
                         Node::of_bytes(value).unwrap_or_else(|e| panic!("{}: {e}", found.escape_ascii()));
                     nodes += 1;

@@ -13,19 +13,19 @@ use crate::jute::codes::{ErrorCode, perms};
 use crate::jute::records::Id;
 use crate::session::state::Session;
 
-/// Why a read has no result. Nothing was changed.
+/// The reason why a read has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// What the client is told.
+    /// The client gets this error code.
     #[error("{0:?}")]
     Refused(ErrorCode),
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What the store holds cannot be understood.
+    /// A record cannot be decoded.
     #[error("what is kept under {what} cannot be read: the store is damaged, or a later version wrote it")]
     Damaged {
-        /// Which part.
+        /// The record.
         what: String,
     },
 }
@@ -40,7 +40,7 @@ fn damaged(what: &str) -> ReadError {
     ReadError::Damaged { what: what.to_owned() }
 }
 
-/// What is counted, the newest change among it.
+/// Returns the counters, which include the zxid of the newest change.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -49,7 +49,7 @@ pub fn counters(view: &View) -> Result<Counters, ReadError> {
     Counters::parse(&bytes).map_err(|_| damaged("the counters"))
 }
 
-/// A node, if there is one.
+/// Returns a node, if it exists.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -58,11 +58,11 @@ pub fn node(view: &View, path: &str) -> Result<Option<Node>, ReadError> {
     Node::of_bytes(&bytes).map(Some).map_err(|_| damaged(path))
 }
 
-/// A node that a client may read. Paths that no node can have are those of nodes that are not there, but for the empty one: the
-/// root, as ZooKeeper has it.
+/// Returns a node that the client may access with one of the wanted permissions. A path that no node can have is treated like that
+/// of a missing node. The empty path means the root, as in ZooKeeper.
 ///
 /// # Errors
-/// There is no such node, or the client may not.
+/// NoNode, NoAuth, or the store cannot be read.
 pub fn readable(view: &View, path: &str, client: &[Id<'_>], wanted: i32) -> Result<Node, ReadError> {
     let node = node(view, path)?.ok_or(ErrorCode::NoNode)?;
     if !acl::stored_allows(&node.acl, client, wanted) {
@@ -71,7 +71,7 @@ pub fn readable(view: &View, path: &str, client: &[Id<'_>], wanted: i32) -> Resu
     Ok(node)
 }
 
-/// A node with its data.
+/// Returns a node with its data.
 ///
 /// # Errors
 /// As [`readable`].
@@ -85,7 +85,7 @@ pub fn data(view: &View, path: &str, client: &[Id<'_>]) -> Result<(Node, Option<
     Ok((node, data))
 }
 
-/// A node whose children a client may list.
+/// Returns a node whose children the client may list.
 ///
 /// # Errors
 /// As [`readable`].
@@ -93,23 +93,23 @@ pub fn listable(view: &View, path: &str, client: &[Id<'_>]) -> Result<Node, Read
     readable(view, path, client, perms::READ)
 }
 
-/// The name of a child in its key.
+/// Returns the name of a child from its key.
 ///
 /// # Errors
-/// The key is none.
+/// The key is not that of a child.
 pub fn name_of_child<'k>(parent: &str, key: &'k [u8]) -> Result<&'k str, ReadError> {
     std::str::from_utf8(key::child_name(parent, key)).map_err(|_| damaged(parent))
 }
 
-/// The path of an ephemeral in its key.
+/// Returns the path of an ephemeral from its key.
 ///
 /// # Errors
-/// The key is none.
+/// The key is not that of an ephemeral.
 pub fn path_of_ephemeral(key: &[u8]) -> Result<&str, ReadError> {
     key::path_behind(key, key::EPHEMERAL_HEAD).ok_or_else(|| damaged("an ephemeral"))
 }
 
-/// Gives the path of each ephemeral of a session whose path begins with `top` to `each`, in order.
+/// Passes the path of each ephemeral of a session to `each`, in order, if the path begins with `top`.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -124,7 +124,7 @@ pub fn ephemerals(view: &View, session: i64, top: &str, mut each: impl FnMut(&st
     Ok(())
 }
 
-/// The zxid of the last restore; 0 if there was none.
+/// Returns the zxid of the last restore, or 0 if there was none.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -133,7 +133,7 @@ pub fn restored(view: &View) -> Result<i64, ReadError> {
     i64::parse(&bytes).map_err(|_| damaged("the last restore"))
 }
 
-/// The upload of a snapshot that is in the state and how many pieces it has, if there is one.
+/// Returns the current upload of a tree snapshot, if there is one: its number, and its number of pieces so far.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -143,7 +143,7 @@ pub fn staged(view: &View) -> Result<Option<(i64, i32)>, ReadError> {
     Ok(Some((staged.upload, staged.pieces)))
 }
 
-/// A session, if there is one.
+/// Returns a session, if it exists.
 ///
 /// # Errors
 /// The store cannot be read.

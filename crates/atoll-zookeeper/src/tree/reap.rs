@@ -1,4 +1,4 @@
-//! Nodes that are deleted without a client: containers whose last child has gone, and nodes past their time to live.
+//! Nodes that are deleted without a client's request: containers whose last child is gone, and nodes whose time to live has passed.
 
 use atoll_core::testing::mutant;
 
@@ -7,7 +7,7 @@ use super::state::{Keys, TreeState};
 use crate::mutants;
 use crate::path;
 
-/// Whether a node may go by itself at this time. A container goes only once it had a child.
+/// Returns whether a node is due for deletion at this time. A container is due only if it has had a child.
 pub fn is_due(node: &Node, time_ms: i64) -> bool {
     node.children == 0
         && match node.lifetime {
@@ -18,7 +18,7 @@ pub fn is_due(node: &Node, time_ms: i64) -> bool {
 }
 
 impl<K: Keys> TreeState<'_, K> {
-    /// Deletes those nodes of `paths` that are due; how many.
+    /// Deletes the nodes in `paths` that are due; returns their number.
     pub fn reap(&mut self, paths: &[&str]) -> usize {
         let (mut gone, time_ms) = (0, self.time_ms);
         for path in paths {

@@ -1,4 +1,4 @@
-//! A snapshot takes the place of the whole tree, on every replica at the same position of the log.
+//! Restores: a tree snapshot replaces the whole tree, on every replica at the same position of the log.
 //!
 //! A tree snapshot may be larger than an entry of the log, so it is uploaded in pieces. The pieces are ordinary keys of the state:
 //! they are part of its hashes and of state snapshots for other replicas. One final command reads the pieces again, verifies the
@@ -6,9 +6,9 @@
 //! a time. A new upload ends the previous one, whose next piece is then refused. A stalled upload is discarded
 //! (`server/admin/restore.rs`).
 //!
-//! The change begins an epoch above all zxids of both trees (contracts X23). The node that proposed it holds the sessions of the
-//! snapshot, each with a full timeout and a count of moves that no earlier judgement knows (X22). `/zookeeper/config` stays,
-//! because it describes this cluster.
+//! The change begins an epoch above all zxids of both trees (contracts X23). Its proposer becomes the holder of the snapshot's
+//! sessions, each with a full timeout and with a move count that no earlier command can name (X22). `/zookeeper/config` stays as it
+//! is, because it describes this cluster.
 
 use atoll_db::{KeyRange, Proposer};
 use bytes::{Bytes, BytesMut};
@@ -24,20 +24,20 @@ use crate::jute::{Jute, record};
 use crate::path;
 use crate::session::state::Session;
 
-/// Longest piece.
+/// Longest piece, in bytes.
 pub const MAX_PIECE_BYTES: usize = 256 * 1024;
-/// Keys that are deleted at once.
+/// Keys to delete at once.
 const PAGE: usize = 1000;
 
 record! {
-    /// How far an upload is.
+    /// The progress of an upload.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Staged {
-        /// Which.
+        /// The number of the upload.
         upload: i64,
-        /// Pieces that are there.
+        /// The number of pieces so far.
         pieces: i32,
-        /// Their bytes.
+        /// The number of bytes in these pieces.
         bytes: i64,
     }
 }
@@ -45,14 +45,15 @@ record! {
 impl<K: Keys> TreeState<'_, K> {
     fn staged(&mut self) -> Option<Staged> {
         let bytes = self.keys.get(key::STAGED)?;
-        // As for znodes: a replica that cannot read what it has applied must stop.
+        // As for znodes, a replica that cannot read what it has applied must stop.
         Some(Staged::parse(&bytes).unwrap_or_else(|e| panic!("an upload: {e}")))
     }
 
-    /// Takes a piece of a snapshot.
+    /// Adds a piece to an upload. Piece 0 begins a new upload.
     ///
     /// # Errors
-    /// BadVersion: it is not the next one, or another upload has begun. BadArguments: it is empty or too long, or all pieces are together.
+    /// BadVersion: the piece is not the next one, or another upload has begun. BadArguments: the piece is empty or too long, or all
+    /// pieces together are.
     pub fn stage(&mut self, asked: Stage<'_>) -> Result<(), ErrorCode> {
         let data = asked.data.unwrap_or_default();
         let before = match self.staged() {
@@ -79,10 +80,10 @@ impl<K: Keys> TreeState<'_, K> {
         self.keys.delete(key::STAGED);
     }
 
-    /// Gives an upload up.
+    /// Discards an upload.
     ///
     /// # Errors
-    /// NoNode: it is not there, or is further.
+    /// NoNode: there is no such upload, or it has another number of pieces by now.
     pub fn discard(&mut self, asked: Discard) -> Result<(), ErrorCode> {
         let found = self.staged().filter(|s| s.upload == asked.upload && s.pieces == asked.pieces);
         self.drop_pieces(Some(found.ok_or(ErrorCode::NoNode)?));
@@ -90,11 +91,11 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(())
     }
 
-    /// Puts what an upload has brought in the place of the tree.
+    /// Replaces the tree with the uploaded snapshot.
     ///
     /// # Errors
-    /// NoNode: the upload is not there as a whole, for another one has begun or it was given up. MarshallingError: it is no snapshot, or
-    /// not the one with this hash.
+    /// NoNode: the upload is incomplete, because another one has begun or it was discarded. MarshallingError: the upload is not a
+    /// snapshot, or not the one with this hash. BadArguments: no epoch is left above that of the snapshot.
     pub fn restore(&mut self, asked: Restore<'_>, by: Proposer) -> Result<(), ErrorCode> {
         let found = self.staged().filter(|s| s.upload == asked.upload && s.pieces == asked.pieces);
         let staged = found.ok_or(ErrorCode::NoNode)?;
@@ -117,14 +118,14 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(())
     }
 
-    /// `/zookeeper/config`, and its data where that lies apart.
+    /// Returns the node `/zookeeper/config`, and its data if that has its own key.
     fn config(&mut self) -> Result<(Node, Option<Bytes>), ErrorCode> {
         let node = self.need(path::CONFIG)?;
         let apart = matches!(node.data, Data::Apart(_)).then(|| self.keys.get(&key::data(path::CONFIG)));
         Ok((node, apart.flatten()))
     }
 
-    /// In the place of the snapshot's own.
+    /// Replaces the snapshot's `/zookeeper/config` with this cluster's.
     fn put_config(&mut self, (node, apart): (Node, Option<Bytes>)) -> Result<(), ErrorCode> {
         let theirs = self.need(path::CONFIG)?;
         self.keys.delete(&key::data(path::CONFIG));
@@ -137,7 +138,7 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(())
     }
 
-    /// Deletes the tree and the sessions.
+    /// Deletes the tree and all sessions.
     fn clear(&mut self) {
         let mut range = KeyRange::all();
         loop {

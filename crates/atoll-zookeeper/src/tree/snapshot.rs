@@ -1,8 +1,9 @@
-//! A snapshot of the tree as a file, which the admin commands `snapshot` and `restore` carry, from one node's store or from
-//! another's.
+//! Tree snapshots: the format of the files that the admin command `snapshot` produces and `restore` reads, possibly in another
+//! cluster.
 //!
-//! Bytes, little endian: `magic [u8; 8] | format u8 | zxid i64`, then pieces, each `length u32` and a chunk as replicas send it to each
-//! other (`atoll_db::transfer`: sorted, compressed, with its checksum), then `0 u32 | entries u64 | SHA-256 of all before`.
+//! The format, little endian: `magic [u8; 8] | format u8 | zxid i64`, then pieces, then `0 u32 | entries u64`, and the SHA-256 of
+//! everything before. Each piece consists of `length u32` and a chunk in the form that replicas send to each other
+//! (`atoll_db::transfer`: sorted, compressed, with a checksum).
 
 use std::collections::BTreeMap;
 
@@ -22,79 +23,80 @@ use crate::session::state::Session;
 const MAGIC: [u8; 8] = *b"AtollZkS";
 const FORMAT: u8 = 1;
 const HEADER_BYTES: usize = 17;
-/// Count and hash, behind the length 0.
+/// The count and the hash, which follow the length 0.
 const TRAILER_BYTES: usize = 8 + HASH_BYTES;
-/// Of the hash at the end.
+/// The length of the hash at the end.
 pub const HASH_BYTES: usize = 32;
-/// Entries of a chunk, before compression; one that is longer has a chunk of its own.
+/// Most bytes of entries in a chunk, before compression. A longer entry has a chunk of its own.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Longest file that is restored, and most bytes of entries in it: one command puts them in place, in memory at every node.
+/// Longest file that can be restored, and most bytes of entries in it. One command puts them all in place, in memory, on every
+/// node.
 pub const MAX_BYTES: usize = 256 * 1024 * 1024;
-/// What an entry counts for besides its key and value.
+/// Bytes that an entry counts for in addition to its key and value.
 const ENTRY_BYTES: usize = 64;
 
-/// Why a file is not restored. Nothing was changed.
+/// The reason why a file is refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// Something else.
+    /// The file is not a tree snapshot.
     #[error("this is no snapshot of Atoll's ZooKeeper door")]
     NoSnapshot,
-    /// Of a later version.
+    /// The file has the format of another version.
     #[error("a snapshot of format {0}; this program reads {FORMAT}")]
     Newer(u8),
-    /// Its end is missing.
+    /// The end of the file is missing.
     #[error("the snapshot is cut off after {0} bytes")]
     Short(usize),
-    /// Bytes behind its end.
+    /// There are bytes after the end.
     #[error("{0} bytes follow the end of the snapshot")]
     Trailing(usize),
     /// A chunk is damaged.
     #[error("chunk {chunk}, which begins at byte {at}: {error}")]
     Chunk {
-        /// Which, from 1.
+        /// Its number, counted from 1.
         chunk: u64,
-        /// Where it begins in the file.
+        /// Its first byte in the file.
         at: usize,
-        /// Its fault.
+        /// The reason.
         error: ChunkError,
     },
-    /// Keys of a chunk are not above those of the one before.
+    /// The keys of a chunk are not above those of the previous one.
     #[error("chunk {0} is out of order")]
     Order(u64),
-    /// More than is restored at once.
+    /// The entries have more bytes than can be restored.
     #[error("the snapshot has more than {MAX_BYTES} bytes of entries, which is the most that is restored")]
     TooLarge,
-    /// Its zxid leaves too few epochs for what follows.
+    /// The zxid leaves too few epochs for later changes.
     #[error("the snapshot is at zxid {0:#x}; allowed: up to epoch {MAX_FOREIGN_EPOCH:#x}")]
     Epoch(i64),
-    /// It does not end as its bytes say.
+    /// The hash at the end does not match the bytes.
     #[error("the hash at the end of the snapshot is not that of its bytes")]
     Hash,
-    /// It has another number of entries than it says.
+    /// The number of entries is not the one that the file states.
     #[error("the snapshot has {found} entries and says {told}")]
     Count {
-        /// That are there.
+        /// The number of entries found.
         found: u64,
-        /// As it says.
+        /// The number that the file states.
         told: u64,
     },
-    /// What it holds is no tree.
+    /// The contents are not a valid tree.
     #[error("{what}: {fault}")]
     Unfit {
-        /// Which part.
+        /// The faulty part.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         fault: &'static str,
     },
 }
 
-/// Whether a key belongs in snapshots: not the holders of sessions, not the mark of the last restore, not a snapshot that is being
-/// restored.
+/// Returns whether a key belongs in a tree snapshot. The holders of sessions, the addresses of nodes, the zxid of the last restore,
+/// and uploads of snapshots do not.
 pub fn is_carried(key: &[u8]) -> bool {
     matches!(key.first(), Some(b'n' | b'd' | b'e' | b't' | b's' | b'z'))
 }
 
-/// Writes a snapshot, piece by piece. The same entries give the same bytes.
+/// Produces a tree snapshot piece by piece. The same entries always result in the same bytes.
 pub struct Writer {
     hash: Context,
     entries: u64,
@@ -109,7 +111,7 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// A new file, and its first bytes. `zxid`: the newest change in it.
+    /// Begins a file, and returns its first bytes. `zxid` is that of the newest change.
     pub fn begin(zxid: i64) -> (Writer, Bytes) {
         let mut head = BytesMut::with_capacity(HEADER_BYTES);
         head.put_slice(&MAGIC);
@@ -121,7 +123,7 @@ impl Writer {
         (writer, head.freeze())
     }
 
-    /// One more entry, above those before; more bytes of the file, if there are any now.
+    /// Adds an entry, whose key must be above all earlier ones; returns the next bytes of the file, if there are any now.
     pub fn push(&mut self, key: Bytes, value: Bytes) -> Option<Bytes> {
         let more = key.len() + value.len();
         let full = self.waiting_bytes + more > CHUNK_BYTES && !self.waiting.is_empty();
@@ -133,18 +135,18 @@ impl Writer {
     }
 
     fn flush(&mut self) -> Bytes {
-        // The file may be for an older cluster: it is of the first level, whatever is active here.
+        // An older cluster may have to read the file, so it uses the first level, whatever level is active here.
         let chunk = Chunk(std::mem::take(&mut self.waiting)).encode(Level::FIRST);
         self.waiting_bytes = 0;
         let mut out = BytesMut::with_capacity(4 + chunk.len());
-        // A chunk holds one entry of the log at most, or `CHUNK_BYTES`.
+        // A chunk contains at most `CHUNK_BYTES` or one entry, which fits into a command.
         out.put_u32_le(u32::try_from(chunk.len()).unwrap_or(u32::MAX));
         out.put_slice(&chunk);
         self.hash.update(&out);
         out.freeze()
     }
 
-    /// The last bytes of the file.
+    /// Returns the last bytes of the file.
     pub fn finish(mut self) -> Bytes {
         let mut out = BytesMut::new();
         if !self.waiting.is_empty() {
@@ -160,22 +162,22 @@ impl Writer {
     }
 }
 
-/// A snapshot that was read as a whole.
+/// A tree snapshot that was parsed completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The newest change in it.
+    /// The zxid of the newest change in it.
     pub zxid: i64,
-    /// Keys and values, in the order of the keys.
+    /// The keys and values, in the order of the keys.
     pub entries: Vec<(Bytes, Bytes)>,
-    /// As it ends.
+    /// The hash at the end of the file.
     pub hash: [u8; HASH_BYTES],
 }
 
 impl Snapshot {
-    /// Reads a file and checks its sums. See [`Snapshot::check`] for what is in it.
+    /// Parses a file and verifies its checksums. [`Snapshot::check`] verifies the contents.
     ///
     /// # Errors
-    /// See [`SnapshotError`]. No more is allocated than [`MAX_BYTES`] and a chunk.
+    /// See [`SnapshotError`]. At most [`MAX_BYTES`] and one chunk are allocated.
     pub fn read(file: &Bytes) -> Result<Snapshot, SnapshotError> {
         if file.len() < HEADER_BYTES || file[..8] != MAGIC {
             return Err(SnapshotError::NoSnapshot);
@@ -231,7 +233,7 @@ impl Snapshot {
         self.entries.get(found).map(|(_, value)| value)
     }
 
-    /// Checks every relation that must hold between its entries, so that no command fails because of them later.
+    /// Checks all relations between the entries on which commands rely, so that no later command fails because of them.
     ///
     /// # Errors
     /// [`SnapshotError::Unfit`].
@@ -280,18 +282,18 @@ fn unfit(what: &str, fault: &'static str) -> SnapshotError {
     SnapshotError::Unfit { what: what.to_owned(), fault }
 }
 
-/// What is counted on the way through a snapshot.
+/// Counts that [`Snapshot::check`] collects.
 #[derive(Default)]
 struct Census {
     nodes: i64,
     ephemerals: i64,
     bytes: i64,
     quotas: i64,
-    /// Children of each node: as it says, and as found.
+    /// The number of children of each node: as the node states it, and as found.
     children: BTreeMap<String, (i32, i32)>,
-    /// Entries that nodes ask for; each was found.
+    /// The number of entries that nodes require. All of them were found.
     expected: u64,
-    /// Entries of these kinds.
+    /// The number of entries of the kinds that nodes require.
     pointers: u64,
 }
 

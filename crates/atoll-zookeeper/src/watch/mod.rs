@@ -1,21 +1,22 @@
-//! Watches: per node, in memory. A client sets them where it is connected, and brings them along when it moves to another node.
+//! The watches of a node, in memory. A client registers them where it is connected, and again where it reconnects.
 //!
-//! Order (contracts X19): events are put into the connections' outboxes on the thread that applies, before the view that shows
-//! their effects is published. A connection takes a view first, then the events in its outbox, then answers from the view: the
-//! client therefore hears of a change before it reads it. Nor may a client read a state older than the events that it has received:
-//! if it reads again because of an event, it would keep the old state for good. Where the outbox is ahead of the view, the read
-//! waits ([`outbox::Outbox::drain_for`]).
+//! Order (contracts X19): the applying thread puts events into the connections' outboxes before it publishes the view that shows
+//! their effects. A connection first takes a view, then sends the events in its outbox, and then answers from the view, so a client
+//! is notified of a change before it reads the change. Nor may a client read a state older than the events that it has received: if
+//! it reads again because of an event, it would keep the old state forever. If the outbox is ahead of the view, the read waits
+//! ([`outbox::Outbox::drain_for`]).
 //!
-//! A watch must not miss a change between the view that its read was answered from and its registration, and must not fire for a
-//! change that the read shows. It is therefore registered under the lock that events take, together with a view that shows all
-//! events that were handed out so far ([`Watches::leave`]). Clients know of their watch only once they have the reply: an event of
-//! it in front of the reply would be lost. So earlier events are taken under the same lock, and later ones go out behind the reply.
+//! A watch must not miss a change between the view that answers its read and its registration, and must not fire for a change that
+//! the read shows. It is therefore registered under the lock that handing out events takes, together with a view that shows all
+//! events handed out so far ([`Watches::leave`]). A client knows of its watch only once it has the reply, so it would ignore an
+//! event of that watch that preceded the reply. Earlier events are therefore taken under the same lock, and later ones are sent
+//! after the reply.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `table.rs` | who watches what; which of them a change concerns |
-//! | `outbox.rs` | what must be sent to a connection |
-//! | `reset.rs` | setWatches: a client that comes from elsewhere |
+//! | `table.rs` | the watches, by path and by connection; finds those that a change concerns |
+//! | `outbox.rs` | the events that must be sent on a connection |
+//! | `reset.rs` | setWatches: a client that reconnects with its watches |
 
 pub mod outbox;
 pub mod reset;
@@ -29,16 +30,16 @@ use crate::event::Event;
 use outbox::{End, Outbox};
 use table::{Kind, Limits, Table};
 
-/// How many watches of a closed connection are forgotten at once.
+/// Watches of a closed connection to remove at once.
 const PARTED_AT_ONCE: usize = 1_000;
 
-/// A connection's number on its node, never used again.
+/// A connection's number on its node. Never reused.
 pub type ConnectionId = u64;
 
 #[derive(Debug, Default)]
 struct Inner {
     table: Table,
-    /// Events of entries below were handed out.
+    /// Events of all entries below this position were handed out.
     told_below: LogPos,
 }
 
@@ -46,32 +47,32 @@ struct Inner {
 #[derive(Debug)]
 pub struct Watches(Mutex<Inner>, Limits);
 
-/// The view does not show yet what was handed out: it will once entries below are applied.
+/// The view does not show all events that were handed out yet. It does once all entries below this position are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotYet(pub LogPos);
 
-/// Why watches were not left. None of them was.
+/// The reason why watches were not registered. None of them was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLeft {
-    /// The view is not there yet.
+    /// The view is not new enough yet.
     NotYet(NotYet),
-    /// The connection, or the node, has as many as it may have.
+    /// The connection, or the node, has as many watches as it may have.
     Full,
 }
 
-/// Watches that were left.
+/// Watches that were registered.
 #[derive(Debug)]
 pub struct Left {
-    /// The view from which their read must be answered.
+    /// The view from which the read must be answered.
     pub view: View,
-    /// For each whether it is new.
+    /// For each watch, whether it is new.
     pub new: Vec<bool>,
-    /// Events that were moved.
+    /// The number of events that were moved to the output.
     pub events: u64,
 }
 
 impl Watches {
-    /// None yet; what they may take.
+    /// Creates an empty set of watches with these limits.
     pub fn new(limits: Limits) -> Self {
         Watches(Mutex::default(), limits)
     }
@@ -80,22 +81,22 @@ impl Watches {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new connection.
+    /// Adds a new connection.
     pub fn join(&self, id: ConnectionId, outbox: Arc<Outbox>) {
         self.lock().table.join(id, outbox);
     }
 
-    /// A connection is gone: forgets some of its watches and returns whether those were all. There may be many, and other threads
-    /// wait meanwhile.
+    /// Removes some watches of a connection that is gone; returns whether none is left. There may be many, and other threads wait
+    /// meanwhile.
     pub fn part(&self, id: ConnectionId) -> bool {
         self.lock().table.part(id, PARTED_AT_ONCE)
     }
 
-    /// Sets watches and returns the view that their read must be answered from: from that view on no event is missed. Moves the
-    /// connection's earlier events behind `out`; its next event belongs behind the reply.
+    /// Registers watches, and returns the view that their read must be answered from: no event after that view is missed. Moves the
+    /// connection's earlier events to the end of `out`. The next event must be sent after the reply.
     ///
     /// # Errors
-    /// The view is not there yet, or there is no room; nothing was left.
+    /// The view is not new enough yet, or there is no room. No watch was registered.
     pub fn leave<'p>(
         &self,
         id: ConnectionId,
@@ -116,18 +117,18 @@ impl Watches {
         Ok(Left { view, new, events })
     }
 
-    /// Takes watches of one connection away; whether one was there.
+    /// Removes watches of a connection; returns whether at least one existed.
     pub fn take<'p>(&self, id: ConnectionId, watches: impl IntoIterator<Item = (Kind, &'p str)>) -> bool {
         let mut inner = self.lock();
         watches.into_iter().fold(false, |any, (kind, path)| inner.table.remove(id, kind, path) | any)
     }
 
-    /// Whether a connection has the watch.
+    /// Returns whether a connection has the watch.
     pub fn has(&self, id: ConnectionId, kind: Kind, path: &str) -> bool {
         self.lock().table.has(id, kind, path)
     }
 
-    /// Hands out events of entries below `below`.
+    /// Hands out the events of entries below `below`.
     pub fn tell(&self, below: LogPos, events: &[Event]) {
         let mut inner = self.lock();
         inner.told_below = inner.told_below.max(below);
@@ -141,7 +142,7 @@ impl Watches {
         self.lock().table.end_all(why);
     }
 
-    /// Looks at the table, for figures and lists.
+    /// Passes the table to `look`, for figures and lists. Events wait meanwhile.
     pub fn look<T>(&self, look: impl FnOnce(&Table) -> T) -> T {
         look(&self.lock().table)
     }

@@ -1,4 +1,4 @@
-//! The messages other than replies that a connection must send.
+//! Events that wait to be sent on a connection, and the reason to end it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,13 +11,13 @@ use crate::jute::codes::{EventType, perms, xid};
 use crate::jute::records::{Id, ReplyHeader};
 use crate::jute::reply::WatcherEvent;
 
-/// Most bytes of events that wait for a client. A client that is further behind is disconnected, and is notified of what it missed
-/// when it registers its watches again.
+/// Most bytes of events that may wait for a client. A client that is further behind is disconnected. When it registers its watches
+/// again, it is notified of what it missed.
 pub const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
-/// Events tell that the session is connected.
+/// The session state that events carry: connected.
 const CONNECTED: i32 = 3;
 
-/// Why a connection is to end.
+/// The reason to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The client reads too slowly.
@@ -26,9 +26,9 @@ pub enum End {
     SessionGone,
     /// Its session is served elsewhere.
     SessionMoved,
-    /// The node has not reached the log for a long time: its clients are better served elsewhere.
+    /// This node has not reached the log for a long time, so the client should use another node.
     OutOfTouch,
-    /// The node stops, or what its clients were promised cannot be kept.
+    /// This node is stopping, or its clients must reconnect, for example because events are missing.
     Closed,
 }
 
@@ -36,10 +36,10 @@ pub enum End {
 struct Inner {
     events: Vec<u8>,
     count: u64,
-    /// Entries of all events so far are below.
+    /// All entries whose events were queued are below this position.
     told_below: LogPos,
     end: Option<End>,
-    /// Who the client is, as scheme and id.
+    /// The client's ids, as scheme and id.
     ids: Vec<(String, String)>,
 }
 
@@ -52,7 +52,7 @@ impl Inner {
     }
 }
 
-/// The way from the threads that apply and judge to a connection. Never waits.
+/// The channel from the threads that apply and that expire sessions to a connection. Never blocks.
 #[derive(Debug, Default)]
 pub struct Outbox {
     inner: Mutex<Inner>,
@@ -64,12 +64,13 @@ impl Outbox {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who the client is: events of nodes that it may not read are kept from it.
+    /// Sets the client's ids. It gets no events of nodes that it may not read.
     pub fn set_ids(&self, ids: Vec<(String, String)>) {
         self.lock().ids = ids;
     }
 
-    /// An event for the client, of an entry below `below`.
+    /// Queues an event of an entry below `below` for the client. `list` is the node's ACL. Drops the event if the client may not
+    /// read the node or the connection is to end. If too many bytes are waiting, the connection ends.
     pub fn tell(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
         {
             let mut inner = self.lock();
@@ -92,40 +93,40 @@ impl Outbox {
         self.waker.wake();
     }
 
-    /// The connection is to end. The first reason counts.
+    /// Asks the connection to end. The first reason counts.
     pub fn end(&self, why: End) {
         self.lock().end.get_or_insert(why);
         self.waker.wake();
     }
 
-    /// Moves what waits behind `out`; how many events.
+    /// Moves the waiting events to the end of `out`; returns their number.
     pub fn drain(&self, out: &mut Vec<u8>) -> u64 {
         self.lock().drain(out)
     }
 
-    /// Moves the waiting events behind `out`, so that a reply may follow that shows the entries below `shown_below`; returns how
-    /// many.
+    /// Moves the waiting events to the end of `out`, so that a reply may follow that shows the entries below `shown_below`. Returns
+    /// the number of events.
     ///
     /// # Errors
-    /// The client was notified, or is about to be, of an entry that the reply would not show: answer it once entries below this are
-    /// applied.
+    /// The client was notified, or is about to be, of an entry that the reply would not show. The request must wait until this node
+    /// has applied all entries below the returned position.
     pub fn drain_for(&self, shown_below: LogPos, out: &mut Vec<u8>) -> Result<u64, LogPos> {
         let mut inner = self.lock();
         if inner.told_below > shown_below { Err(inner.told_below) } else { Ok(inner.drain(out)) }
     }
 
-    /// Whether the connection is to end.
+    /// Returns the reason to end the connection, if it is to end.
     pub fn ended(&self) -> Option<End> {
         self.lock().end
     }
 
-    /// Who is woken by the next event. Look again afterwards.
+    /// Sets who is woken by the next event or by the end. Check both again afterwards.
     pub fn register(&self, waker: &std::task::Waker) {
         self.waker.register(waker);
     }
 }
 
-/// A notification with the length of its frame.
+/// Writes a notification, with the length of its frame.
 pub fn write_event(kind: EventType, path: &str, zxid: i64, out: &mut Vec<u8>) {
     let event = WatcherEvent { kind: kind.number(), state: CONNECTED, path };
     let length = ReplyHeader::LEAST_BYTES + WatcherEvent::LEAST_BYTES + path.len();
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Err(LogPos(5)), "the view does not show the event");
         assert!(out.is_empty());
         assert_eq!(outbox.drain_for(LogPos(5), &mut out), Ok(1));
-        // Also once the event has gone out.
+        // This also holds after the event has gone out.
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Err(LogPos(5)));
         assert_eq!(outbox.drain_for(LogPos(6), &mut out), Ok(0));
     }

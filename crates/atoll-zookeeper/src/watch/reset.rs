@@ -1,5 +1,5 @@
-//! setWatches: a client that comes from another node, or back, brings its watches. Events that it missed are sent at once; the
-//! other watches are set as before.
+//! setWatches: a client that reconnects registers its watches again. Events that it missed are sent at once, and the other watches
+//! are registered as before.
 
 use atoll_core::testing::mutant;
 use atoll_db::View;
@@ -11,27 +11,27 @@ use crate::jute::codes::EventType;
 use crate::mutants;
 use crate::tree::read::{self, ReadError};
 
-/// Why a client's watches were not left.
+/// The reason why a client's watches were not registered again.
 #[derive(Debug)]
 pub enum ResetError {
-    /// Nothing was left.
+    /// No watch was registered.
     NotLeft(NotLeft),
     /// The store cannot be read.
     Read(ReadError),
 }
 
-/// A watch that a client brings along.
+/// A watch that a client had on an earlier connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brought {
-    /// Of getData, and of exists on a node that was there.
+    /// Set by getData, or by exists on a node that existed.
     Data,
-    /// Of exists on a node that was not there.
+    /// Set by exists on a node that did not exist.
     Exist,
-    /// Of getChildren.
+    /// Set by getChildren.
     Child,
-    /// Stays.
+    /// Stays, and covers the node and its children.
     Persistent,
-    /// Stays, with all that lies below.
+    /// Stays, and covers the node and everything below it.
     Recursive,
 }
 
@@ -47,11 +47,12 @@ impl Brought {
 }
 
 impl Watches {
-    /// Sets some of a client's watches, and sends the events that it missed since `relative_zxid`. Paths that are not allowed are
-    /// ignored. The watches of one request may be set in several calls: each is judged by its own view.
+    /// Registers some of a client's watches again, and queues the events that it missed since `relative_zxid`. A path that no node
+    /// can have is treated like that of a missing node. The watches of one request may be registered in several calls, each with
+    /// its own view.
     ///
     /// # Errors
-    /// Not done, or with a store that cannot be read, only in part: the connection must end.
+    /// Nothing was done, or, if the store cannot be read, only a part. The connection must then end.
     pub fn reset_watches(
         &self,
         (id, outbox): (ConnectionId, &Outbox),
@@ -61,11 +62,11 @@ impl Watches {
         view: impl FnOnce() -> View,
     ) -> Result<Left, ResetError> {
         let all = watches.iter().map(|(brought, path)| (brought.kind(), *path));
-        // All are set before the view is read: a later event finds them. Watches that must report an earlier change are removed
-        // again.
+        // Register all of them before reading the view, so that later events trigger them. Watches that must report an earlier
+        // change are removed again.
         let mut left = self.leave(id, all, out, view).map_err(ResetError::NotLeft)?;
         let view = &left.view;
-        // The state that a restore has brought back may be older than what the client saw: it is notified of everything.
+        // A restore may have brought back a state older than what the client saw, so the client is notified of everything.
         let is_new = read::restored(view).map_err(ResetError::Read)? > relative_zxid;
         let since = match mutant(mutants::ZK_WATCHES_IGNORE_ZXID) {
             true => i64::MAX,
@@ -86,12 +87,12 @@ impl Watches {
                 }
                 _ => continue,
             };
-            // If the watch is gone already, a newer event was sent, and stands for this one.
+            // If the watch is gone, a newer event was sent in place of this one.
             if self.take(id, [(brought.kind(), *path)]) {
                 outbox.tell(view.below(), event, path, since.max(0), &acl);
             }
         }
-        // Clients know of these watches already: newer events may stand in front of the reply as well.
+        // The client already knows of these watches, so newer events may also precede the reply.
         left.events += outbox.drain(out);
         Ok(left)
     }

@@ -1,4 +1,4 @@
-//! Which connections watch what, and which of them a change concerns.
+//! The watches of all connections, and the search for those that a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,16 +14,16 @@ use crate::jute::codes::EventType;
 use crate::mutants;
 use crate::path;
 
-/// Kinds of watches.
+/// The kinds of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Of getData and exists; once.
+    /// Set by getData and exists. Fires once.
     Data,
-    /// Of getChildren; once.
+    /// Set by getChildren. Fires once.
     Child,
-    /// Stays: the node and its children.
+    /// Stays, and covers the node and its children.
     Persistent,
-    /// Stays: the node and all below it.
+    /// Stays, and covers the node and everything below it.
     Recursive,
 }
 
@@ -50,15 +50,15 @@ impl Watchers {
     }
 }
 
-/// Approximate bytes that a watch takes besides its path.
+/// Approximate memory of a watch besides its path, in bytes.
 const BYTES_BESIDE_PATH: usize = 128;
 
-/// What watches may take, bytes; each counts with its whole path.
+/// The memory that watches may take, in bytes. Each counts with its whole path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Those of one connection.
+    /// For the watches of one connection.
     pub of_connection: usize,
-    /// Those of all connections of the node.
+    /// For the watches of all connections of the node.
     pub of_all: usize,
 }
 
@@ -66,7 +66,7 @@ pub struct Limits {
 struct Connection {
     outbox: Arc<Outbox>,
     watches: BTreeSet<(Kind, Arc<str>)>,
-    /// What they take.
+    /// The memory that the watches take, as it is counted.
     bytes: usize,
 }
 
@@ -74,27 +74,27 @@ fn bytes_of(path: &str) -> usize {
     path.len() + BYTES_BESIDE_PATH
 }
 
-/// All watches of a node. A watch is here twice: by its path and by its connection.
+/// All watches of a node. Each is stored twice: by its path and by its connection.
 #[derive(Debug, Default)]
 pub struct Table {
     by_path: BTreeMap<Arc<str>, Watchers>,
     connections: BTreeMap<ConnectionId, Connection>,
-    /// Of each kind.
+    /// Watches of each kind.
     counts: [usize; 4],
-    /// What all take.
+    /// The memory that all watches take, as it is counted.
     bytes: usize,
-    /// Notifications handed out.
+    /// Notifications handed out so far.
     told: u64,
 }
 
 impl Table {
-    /// A new connection.
+    /// Adds a new connection.
     pub fn join(&mut self, id: ConnectionId, outbox: Arc<Outbox>) {
         self.connections.insert(id, Connection { outbox, watches: BTreeSet::new(), bytes: 0 });
     }
 
-    /// A connection is gone: forgets it and at most this many of its watches; returns whether those were all. The remaining ones
-    /// fire for nobody.
+    /// Removes at most `most` watches of a connection that is gone, and the connection itself if none is left; returns whether it
+    /// is removed. Events that trigger a remaining watch reach nobody.
     pub fn part(&mut self, id: ConnectionId, most: usize) -> bool {
         for _ in 0..most {
             let next = self.connections.get(&id).and_then(|c| c.watches.first().cloned());
@@ -109,7 +109,7 @@ impl Table {
         is_all
     }
 
-    /// Whether a connection may have these watches besides its own. None of those that it has counts again.
+    /// Returns whether a connection may add these watches. Watches that it already has need no more room.
     pub fn has_room<'p>(
         &self,
         id: ConnectionId,
@@ -122,7 +122,7 @@ impl Table {
         more == 0 || (connection.bytes + more <= limits.of_connection && self.bytes + more <= limits.of_all)
     }
 
-    /// Adds a watch; whether it is new. Nothing for a connection that is gone.
+    /// Adds a watch; returns whether it is new. Does nothing for a connection that is gone.
     pub fn add(&mut self, id: ConnectionId, kind: Kind, path: &str) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         let path = match self.by_path.get_key_value(path) {
@@ -139,12 +139,12 @@ impl Table {
         new
     }
 
-    /// Whether there is such a watch.
+    /// Returns whether a connection has the watch.
     pub fn has(&self, id: ConnectionId, kind: Kind, path: &str) -> bool {
         self.by_path.get(path).is_some_and(|w| w.of(kind).contains(&id))
     }
 
-    /// Takes a watch away; whether it was there.
+    /// Removes a watch; returns whether it existed.
     pub fn remove(&mut self, id: ConnectionId, kind: Kind, path: &str) -> bool {
         let Some((path, _)) = self.by_path.get_key_value(path) else { return false };
         let path = path.clone();
@@ -155,7 +155,7 @@ impl Table {
         known
     }
 
-    /// Takes a watch away from its connection; whether it had it.
+    /// Removes a watch from its connection; returns whether it existed there.
     fn take_from(&mut self, id: ConnectionId, kind: Kind, path: &Arc<str>) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         let known = connection.watches.remove(&(kind, path.clone()));
@@ -166,7 +166,7 @@ impl Table {
         known
     }
 
-    /// Takes it out of the paths.
+    /// Removes a watch from its path.
     fn forget(&mut self, id: ConnectionId, kind: Kind, path: &Arc<str>) {
         let Some(watchers) = self.by_path.get_mut(path) else { return };
         if watchers.of_mut(kind).remove(&id) {
@@ -177,8 +177,8 @@ impl Table {
         }
     }
 
-    /// Triggers the watches that an event concerns: sends the event, of an entry below `below`, to their connections, and removes the
-    /// one-time watches among them.
+    /// Triggers the watches that an event concerns: puts the event, of an entry below `below`, into the outboxes of their
+    /// connections, and removes the one-time watches among them.
     pub fn tell(&mut self, below: LogPos, event: &Event) {
         let Event::Node { change, path, zxid, acl, parent_acl } = event else { return };
         if self.by_path.is_empty() {
@@ -205,7 +205,7 @@ impl Table {
         }
     }
 
-    /// Connections with a watch that fires once, which is gone now.
+    /// Removes the one-time watches of these kinds, and returns their connections.
     fn take_once(&mut self, path: &str, kinds: &[Kind]) -> BTreeSet<ConnectionId> {
         let mut out = BTreeSet::new();
         let Some((path, _)) = self.by_path.get_key_value(path) else { return out };
@@ -246,42 +246,42 @@ impl Table {
         }
     }
 
-    /// Moves the unsent events of a connection behind `out`; returns how many.
+    /// Moves a connection's unsent events to the end of `out`; returns their number.
     pub fn drain(&self, id: ConnectionId, out: &mut Vec<u8>) -> u64 {
         self.connections.get(&id).map_or(0, |connection| connection.outbox.drain(out))
     }
 
-    /// Ends all connections.
+    /// Asks all connections to end.
     pub fn end_all(&self, why: End) {
         self.connections.values().for_each(|connection| connection.outbox.end(why));
     }
 
-    /// Watches of one kind.
+    /// Returns the number of watches of one kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.counts[kind as usize]
     }
 
-    /// Approximate bytes that all watches take.
+    /// Returns the approximate memory of all watches, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Notifications handed out so far.
+    /// Returns the number of notifications handed out so far.
     pub fn told(&self) -> u64 {
         self.told
     }
 
-    /// How many paths are watched.
+    /// Returns the number of watched paths.
     pub fn watched(&self) -> usize {
         self.by_path.len()
     }
 
-    /// How many connections watch something.
+    /// Returns the number of connections with a watch.
     pub fn watching(&self) -> usize {
         self.connections().count()
     }
 
-    /// Paths that are watched behind one, in order, with the connections that watch them: at most so many paths.
+    /// Returns at most `most` watched paths after `last`, in order, each with the connections that watch it.
     pub fn paths_after(&self, last: Option<&String>, most: usize) -> Vec<(String, Vec<ConnectionId>)> {
         let behind = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.as_str()));
         let some = self.by_path.range::<str, _>((behind, Bound::Unbounded)).take(most);
@@ -292,7 +292,7 @@ impl Table {
         .collect()
     }
 
-    /// Connections that watch something.
+    /// Returns the connections with a watch.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
         self.connections.iter().filter(|(_, c)| !c.watches.is_empty()).map(|(id, _)| *id)
     }
@@ -308,7 +308,7 @@ impl Table {
             let behind = of_kind.filter(|(_, path)| last.is_none_or(|last| **path > **last));
             found.extend(behind.take(most).map(|(_, path)| (**path).to_owned()));
         }
-        // The first ones of all kinds: each was looked through that far.
+        // Only the first `most` are certain to be complete: of each kind, no more than that were examined.
         let some: Vec<String> = found.into_iter().take(most).collect();
         (!some.is_empty()).then_some(some)
     }

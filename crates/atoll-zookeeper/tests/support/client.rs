@@ -1,4 +1,4 @@
-//! A bare client of the wire, over a real socket.
+//! A minimal client of the wire protocol, over a real socket.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::io::{ErrorKind, Read, Write};
@@ -11,21 +11,21 @@ use atoll_zookeeper::jute::reply::WatcherEvent;
 use atoll_zookeeper::jute::request::{CreateRequest, Request};
 use atoll_zookeeper::jute::{Jute, Reader};
 
-/// A client. Events are kept with the number of replies that came before them.
+/// A client. It collects the events that it receives.
 pub struct Client {
     stream: TcpStream,
     xid: i32,
     pub session: i64,
     pub password: Vec<u8>,
     pub events: Vec<(i32, String)>,
-    /// The change that the last of them tells of.
+    /// The zxid of the newest event.
     pub newest_event: i64,
-    /// The newest change that a reply has told.
+    /// The newest zxid that a reply has reported.
     pub newest: i64,
 }
 
 impl Client {
-    /// A socket, before the handshake.
+    /// Opens a connection without the handshake.
     pub fn socket(door: SocketAddr) -> TcpStream {
         let stream = TcpStream::connect(door).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -33,12 +33,12 @@ impl Client {
         stream
     }
 
-    /// A new session.
+    /// Opens a new session.
     pub fn connect(door: SocketAddr) -> Client {
         Client::attach(door, 0, &[0; 16])
     }
 
-    /// A session that is there; a new number 0 means that it is not.
+    /// Attaches to a session. In the result, a session id of 0 means that the session does not exist.
     pub fn attach(door: SocketAddr, session: i64, password: &[u8]) -> Client {
         let mut stream = Client::socket(door);
         let first = ConnectRequest { session, password: Some(password), ..ConnectRequest::first(10_000) };
@@ -49,26 +49,26 @@ impl Client {
         Client { stream, xid: 0, session, password, events: Vec::new(), newest_event: 0, newest: 0 }
     }
 
-    /// Reads until the door closes the connection; how many frames.
+    /// Reads until the door closes the connection; returns the number of frames.
     pub fn frames_until_the_end(&mut self) -> usize {
         std::iter::from_fn(|| receive(&mut self.stream)).count()
     }
 
-    /// Sends a request without waiting; its xid.
+    /// Sends a request without waiting for its reply; returns its xid.
     pub fn ask(&mut self, request: &Request<'_>) -> i32 {
         self.xid += 1;
         self.send_as(self.xid, request);
         self.xid
     }
 
-    /// Sends a request with this xid, without waiting.
+    /// Sends a request with this xid, without waiting for its reply.
     pub fn send_as(&mut self, xid: i32, request: &Request<'_>) {
         let mut frame = RequestHeader { xid, op: request.op().number() }.to_vec();
         request.write(&mut frame);
         send(&mut self.stream, &frame);
     }
 
-    /// The next reply, which must be to this request: error and body. Events before it are kept.
+    /// Reads the next reply, which must be that to this request; returns its error code and body. Collects the events before it.
     pub fn answer(&mut self, xid: i32) -> (i32, Vec<u8>) {
         loop {
             let (header, rest) = self.next();
@@ -79,14 +79,14 @@ impl Client {
         }
     }
 
-    /// Until there is an event; no reply is due.
+    /// Waits until there is an event. No reply may arrive before it.
     pub fn wait_event(&mut self) {
         while self.events.is_empty() {
             assert_eq!(self.next().0.xid, xid::NOTIFICATION);
         }
     }
 
-    /// The next frame. An event is kept.
+    /// Reads the next frame. Collects it if it is an event.
     fn next(&mut self) -> (ReplyHeader, Vec<u8>) {
         let frame = receive(&mut self.stream).unwrap();
         let mut from = Reader::new(&frame);
@@ -102,18 +102,18 @@ impl Client {
         (header, rest)
     }
 
-    /// A request and its reply.
+    /// Sends a request; returns the error code and body of its reply.
     pub fn call(&mut self, request: &Request<'_>) -> (i32, Vec<u8>) {
         let xid = self.ask(request);
         self.answer(xid)
     }
 
-    /// Makes a node.
+    /// Creates a node; returns the error code.
     pub fn create(&mut self, path: &str, data: &[u8]) -> i32 {
         self.call(&create(path, data)).0
     }
 
-    /// What was told up to now, once the server has answered a ping.
+    /// Returns and clears the events that arrive before the reply to a ping.
     pub fn told(&mut self) -> Vec<(i32, String)> {
         let frame = RequestHeader { xid: -2, op: OpCode::Ping.number() }.to_vec();
         send(&mut self.stream, &frame);
@@ -121,13 +121,13 @@ impl Client {
         std::mem::take(&mut self.events)
     }
 
-    /// Whether the server has ended the connection.
+    /// Waits for the next frame; returns true if the server has closed the connection instead.
     pub fn is_ended(&mut self) -> bool {
         receive(&mut self.stream).is_none()
     }
 }
 
-/// A create that everybody may everything with.
+/// Returns a create request that gives everyone all permissions.
 pub fn create<'a>(path: &'a str, data: &'a [u8]) -> Request<'a> {
     let acl = vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];
     Request::Create(CreateRequest { path, data: Some(data), acl, flags: CreateMode::Persistent.number() })
@@ -139,7 +139,7 @@ pub fn send(stream: &mut TcpStream, frame: &[u8]) {
     stream.write_all(&[&length[..], frame].concat()).unwrap();
 }
 
-/// Receives a frame; None at the end of the connection.
+/// Receives a frame. Returns None if the connection has ended.
 pub fn receive(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut length = [0; 4];
     fill(stream, &mut length)?;
@@ -148,7 +148,7 @@ pub fn receive(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// None if the server has ended the connection; a server that says nothing is a failure.
+/// Fills the buffer. Returns None if the server has closed the connection. Panics if the server sends nothing for too long.
 fn fill(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<()> {
     match stream.read_exact(buffer) {
         Ok(()) => Some(()),

@@ -1,4 +1,4 @@
-//! The replicated state without an engine: an ordered map, and commands applied to it as every replica does.
+//! The replicated state without an engine: a map in memory, to which commands are applied as on every replica.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::collections::BTreeMap;
@@ -19,12 +19,12 @@ use atoll_zookeeper::tree::key;
 use atoll_zookeeper::tree::node::{Data, Lifetime, Node};
 use atoll_zookeeper::tree::state::{Counters, Keys};
 
-/// A node in one of its lives.
+/// Returns the proposer that is this life of this node.
 pub fn proposer(node: u32, incarnation: u64) -> Proposer {
     Proposer { node: NodeId(node), incarnation: Incarnation(incarnation) }
 }
 
-/// What a command came to: its zxid and body, or its error.
+/// The outcome of a command: its zxid and body, or its error.
 pub type Outcome = Result<(i64, Vec<u8>), ErrorCode>;
 
 /// A replica.
@@ -37,7 +37,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Applies a command of a node.
+    /// Applies a command that this node proposed.
     pub fn apply(&mut self, by: Proposer, command: &Command<'_>) -> Outcome {
         self.position += 1;
         let at = ApplyAt {
@@ -68,20 +68,20 @@ impl Replica {
         }
     }
 
-    /// Opens a session that a node holds.
+    /// Opens a session with this node as its holder; returns its id.
     pub fn open(&mut self, by: Proposer) -> i64 {
         let new = OpenSession { password: Some(&[7; 16]), timeout_ms: 10_000 };
         let (_, body) = self.apply(by, &Command::Open(new)).unwrap();
         SessionAnswer::parse(&body).unwrap().session
     }
 
-    /// A write of a session through a node, by a client with an address, and by the session's newest move.
+    /// Performs a session's write through this node at the session's current move count. The client has only its address as id.
     pub fn write(&mut self, by: Proposer, session: i64, request: &Request<'_>) -> Outcome {
         let known = self.map.keys.get(&key::session(session)).map(|bytes| Session::of_bytes(bytes).unwrap());
         self.write_by_move(by, session, known.map_or(0, |known| known.moves), request)
     }
 
-    /// A write of a connection that serves the session by a move.
+    /// Performs a session's write through this node at this move count.
     pub fn write_by_move(
         &mut self,
         by: Proposer,
@@ -97,12 +97,12 @@ impl Replica {
         self.apply(by, &Command::Write(head, &body))
     }
 
-    /// A node.
+    /// Returns a node, if it exists.
     pub fn node(&mut self, path: &str) -> Option<Node> {
         self.map.get(&key::node(path)).map(|bytes| Node::of_bytes(&bytes).unwrap())
     }
 
-    /// Nodes at and below a path, and the bytes of their data.
+    /// Returns the number of nodes at and below a path, and the bytes of their data.
     pub fn subtree(&self, top: &str) -> (usize, usize) {
         let nodes = self.map.keys.iter().filter(|(key, _)| key.first() == Some(&b'n'));
         let within = nodes.filter(|(key, _)| path::is_within(&key::path_of_node(key).unwrap(), top));
@@ -111,12 +111,12 @@ impl Replica {
         })
     }
 
-    /// What was told since the last call.
+    /// Returns the events that were emitted since the last call.
     pub fn events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.map.events)
     }
 
-    /// All that must hold between the keys.
+    /// Checks all relations that must hold between the keys.
     pub fn audit(&mut self) {
         let keys = self.map.keys.clone();
         let (mut nodes, mut ephemerals, mut bytes, mut quotas) = (0, 0, 0, 0);

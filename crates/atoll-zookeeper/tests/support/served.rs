@@ -1,4 +1,4 @@
-//! A door over an engine that stands alone.
+//! A door over an engine without a log.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use atoll_zookeeper::{Cluster, Door, Listening, Options, TlsFiles, ZooKeeper};
 
 use crate::client::Client;
 
-/// A node without others.
+/// A cluster of one node.
 pub struct Alone;
 
 impl Cluster for Alone {
@@ -21,22 +21,22 @@ impl Cluster for Alone {
     }
 }
 
-/// Serves until the process ends.
+/// Starts a door that serves until the process ends; returns its address.
 pub fn door(options: Options) -> SocketAddr {
     door_with(options, None).0
 }
 
-/// The same, in a cluster of the test's making.
+/// Like [`door`], in the given cluster.
 pub fn door_in(cluster: Arc<dyn Cluster>, options: Options) -> SocketAddr {
     serve(cluster, options, None).0
 }
 
-/// The same, with TLS at the second address if there are files for it.
+/// Like [`door`]. The second address uses TLS if files are given.
 pub fn door_with(options: Options, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
     serve(Arc::new(Alone), options, files)
 }
 
-/// A door that nobody serves yet, and its engine.
+/// Opens a door that accepts no connections yet; returns it with its engine.
 pub fn alone(options: Options) -> (Door, Engine<ZooKeeper>) {
     open(Arc::new(Alone), options)
 }
@@ -48,7 +48,7 @@ fn open(cluster: Arc<dyn Cluster>, options: Options) -> (Door, Engine<ZooKeeper>
     (Door::open(engine.clone(), cluster, options).unwrap(), engine)
 }
 
-/// The same, and its engine.
+/// Like [`door`]; also returns the engine.
 pub fn door_and_engine(options: Options) -> (SocketAddr, Engine<ZooKeeper>) {
     let (door, engine) = alone(options);
     (serve_door(door, None).0, engine)
@@ -77,7 +77,7 @@ fn serve_door(door: Door, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) 
     tell.recv().unwrap()
 }
 
-/// A door, and where it answers the admin commands.
+/// Starts a door with the admin server; returns both addresses.
 pub fn door_with_admin(options: Options) -> (SocketAddr, SocketAddr) {
     let (door, _) = alone(options);
     let (told, tell) = std::sync::mpsc::channel();
@@ -94,7 +94,7 @@ pub fn door_with_admin(options: Options) -> (SocketAddr, SocketAddr) {
     tell.recv().unwrap()
 }
 
-/// The answer to a four-letter word.
+/// Returns the answer to a four-letter word.
 pub fn ask(door: SocketAddr, word: &str) -> String {
     let mut stream = Client::socket(door);
     stream.write_all(word.as_bytes()).unwrap();
@@ -103,7 +103,7 @@ pub fn ask(door: SocketAddr, word: &str) -> String {
     told
 }
 
-/// A figure of `mntr`.
+/// Returns the value of a metric in `mntr`.
 pub fn figure(door: SocketAddr, name: &str) -> f64 {
     let told = ask(door, "mntr");
     let line = told.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('\t'));

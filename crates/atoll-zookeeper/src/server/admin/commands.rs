@@ -1,4 +1,4 @@
-//! The commands of ZooKeeper's AdminServer: the figures of the four-letter words as JSON, for programs.
+//! The commands of ZooKeeper's AdminServer, which return the figures of the four-letter words as JSON, for programs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::{Shared, monitor, words};
 use crate::tree::read;
 use crate::watch::table::Kind;
 
-/// A command and its short names.
+/// Each command with its short names.
 const COMMANDS: &[(&str, &[&str])] = &[
     ("configuration", &["conf", "config"]),
     ("connection_stat_reset", &["crst"]),
@@ -45,25 +45,25 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("zabstate", &[]),
 ];
 
-/// The names of the commands, in order.
+/// Returns the names of the commands, in order.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().map(|(name, _)| *name)
 }
 
-/// The name of the command that is asked for by its name or a short one.
+/// Returns the name of the command with this name or short name.
 pub(super) fn named(asked: &str) -> Option<&'static str> {
     COMMANDS.iter().find(|(name, short)| *name == asked || short.contains(&asked)).map(|(name, _)| *name)
 }
 
-/// An argument of a query.
+/// Returns the value of an argument in a query string.
 pub(super) fn argument<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Commands that go through client data, which may be large.
+/// Commands that list client data, which may be large.
 const LONG: [&str; 5] = ["connections", "dump", "stats", "watches", "watches_by_path"];
 
-/// Like [`run`], but beside the node's thread if the command may take long (contracts X20).
+/// Runs a command like [`run`]. A command that may take long runs on another thread than the node's (contracts X20).
 pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query: &str) -> Map<String, Value> {
     if !LONG.contains(&name) {
         return run(shared, name, query);
@@ -77,7 +77,7 @@ pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query:
     done.await.unwrap_or_default()
 }
 
-/// The answer of a command, or an `error`. Most commands only report; the few that change something of this node do so here.
+/// Runs a command and returns its answer, which may be an `error`. Most commands only report; a few reset counters of this node.
 fn run(shared: &Shared, name: &str, query: &str) -> Map<String, Value> {
     match told(shared, name, query) {
         Value::Object(fields) => fields,
@@ -101,7 +101,7 @@ fn told(shared: &Shared, name: &str, query: &str) -> Value {
             json!({ "zookeeper.version": words::VERSION, "os.name": std::env::consts::OS, "os.arch": std::env::consts::ARCH })
         }
         "get_trace_mask" => json!({ "tracemask": 0 }),
-        // Taken as ZooKeeper takes it, and without effect: nothing is traced that way here.
+        // Accepted as in ZooKeeper, without effect: nothing is traced with this mask here.
         "set_trace_mask" => match argument(query, "traceMask").map(str::parse::<i64>) {
             Some(Ok(mask)) => json!({ "tracemask": mask }),
             _ => json!({ "error": "setTraceMask requires long traceMask argument" }),
@@ -149,7 +149,7 @@ fn told(shared: &Shared, name: &str, query: &str) -> Value {
             Some(_) => json!({ "error": words::NOT_SERVING.trim_end() }),
             None => json!({}),
         },
-        // There are no observers whose counts could be set back.
+        // There are no observers whose counters could be reset.
         _ => json!({}),
     }
 }
@@ -195,7 +195,7 @@ fn connections(shared: &Shared, secure: bool) -> Value {
     .collect()
 }
 
-/// When, in milliseconds since the Unix epoch.
+/// Converts a time to milliseconds since the Unix epoch.
 fn established_ms(since: Instant) -> u64 {
     let at = SystemTime::now().checked_sub(since.elapsed()).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     u64::try_from(at.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
@@ -244,8 +244,8 @@ fn dump(shared: &Shared) -> Value {
     )
 }
 
-/// ZooKeeper's own answers have no bound. These say how many rows were left out, if any: connections, paths, or sessions that may have
-/// ephemerals.
+/// Adds the number of omitted rows (connections, paths, or sessions that may have ephemerals) to an answer, if there are any.
+/// ZooKeeper's own answers are not limited.
 fn with_left_out(mut answer: Value, left_out: usize) -> Value {
     if left_out > 0 {
         answer["left_out"] = left_out.into();

@@ -1,4 +1,4 @@
-//! Requests over HTTP: routes, permissions, bodies and their bounds.
+//! HTTP requests: routes, permissions, and bounds on bodies.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -30,20 +30,21 @@ use super::{Admin, Limit, Limited, commands};
 use crate::acl;
 use crate::tree::snapshot::MAX_BYTES;
 
-/// Connections at one time; more are closed at once.
+/// Most connections at a time. Further ones are closed at once.
 const MAX_CONNECTIONS: usize = 64;
-/// A request's head must be there in this time.
+/// The head of a request must arrive within this time.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// More of a body must come in this time.
+/// The next piece of a body must arrive within this time.
 const MORE_WITHIN: Duration = Duration::from_secs(30);
-/// How long a body that is not wanted is read, as long as it is no larger than a wanted body could be.
+/// How long to read a body that is not wanted. At most as many bytes are read as a wanted body may have.
 const DRAINED_FOR: Duration = Duration::from_secs(30);
-/// A connection ends after this time, whatever it does, so that a client that reads nothing does not hold its place longer.
+/// A connection is closed after this time, whatever it does. A client that reads nothing therefore cannot hold its place for
+/// longer.
 const CONNECTION_FOR: Duration = Duration::from_secs(3600);
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// Serves until `stop` is done.
+/// Serves connections until `stop` completes.
 pub(in super::super) async fn serve(
     shared: Arc<Shared>,
     listener: TcpListener,
@@ -57,7 +58,7 @@ pub(in super::super) async fn serve(
             () = &mut stop => return,
         };
         let Ok((socket, peer)) = accepted else {
-            // Out of file handles, most likely: let some come back.
+            // Most likely no file descriptors are left. Wait until some are closed.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -72,7 +73,7 @@ pub(in super::super) async fn serve(
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_WITHIN)
                 .serve_connection(TokioIo::new(socket), service);
-            // A client that disconnects is its own affair.
+            // A client that disconnects or is cut off needs no report.
             let _ = timeout(CONNECTION_FOR, serving).await;
             drop(place);
         });
@@ -83,7 +84,7 @@ pub(in super::super) async fn serve(
 struct Refused {
     status: StatusCode,
     error: String,
-    /// A header that says more.
+    /// An additional header with details.
     header: Option<(HeaderName, HeaderValue)>,
 }
 
@@ -98,7 +99,7 @@ fn whole(status: StatusCode, kind: &'static str, text: String) -> Response<Body>
     response
 }
 
-/// As every command answers.
+/// Returns a JSON answer in the form that all commands use.
 fn as_json(
     command: &str,
     status: StatusCode,
@@ -116,15 +117,15 @@ async fn answer(admin: &Arc<Admin>, peer: SocketAddr, request: Request<Incoming>
     let (request, body) = request.into_parts();
     let mut body = Some(body);
     let response = route(admin, peer, &request, &mut body).await;
-    // A client that sends a body reads nothing before it has sent the body, unless it asked whether it may.
+    // A client that sends a body reads no answer before it has sent all of it, unless it asked first whether it may send it.
     if let Some(body) = body.filter(|_| !request.headers.contains_key(header::EXPECT)) {
-        // What does not end in time is cut off.
+        // A body that does not end in time is cut off.
         let _ = timeout(DRAINED_FOR, drain(body)).await;
     }
     response
 }
 
-/// Reads and discards a body, up to a bound.
+/// Reads and discards a body, up to the size of the largest snapshot.
 async fn drain(mut body: Incoming) {
     let mut left = MAX_BYTES;
     while left > 0 && !body.is_end_stream() {
@@ -176,19 +177,19 @@ fn tell(command: &str, refused: Refused) -> Response<Body> {
     if let Some((name, value)) = refused.header {
         response.headers_mut().insert(name, value);
     }
-    // The rest of an unread body must not be taken for the next request.
+    // The rest of an unread body must not be parsed as the next request.
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// The list of commands, as links.
+/// Returns the list of commands, as links.
 fn list() -> String {
     commands::names()
         .fold(String::new(), |all, name| all + &format!("<a href=\"/commands/{name}\">{name}</a>\n<br/>\n"))
 }
 
 fn allows(request: &Parts, method: &Method) -> Result<(), Refused> {
-    // HEAD is GET without a body.
+    // HEAD is GET without a response body.
     if request.method == method || (method == Method::GET && request.method == Method::HEAD) {
         return Ok(());
     }
@@ -198,7 +199,7 @@ fn allows(request: &Parts, method: &Method) -> Result<(), Refused> {
     Err(Refused { status: StatusCode::METHOD_NOT_ALLOWED, error, header })
 }
 
-/// Who sends a request, by its header `Authorization: SCHEME AUTH`.
+/// Returns the ids of the sender, from the header `Authorization: SCHEME AUTH`.
 fn ids(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<Vec<(String, String)>, Refused> {
     let missing = |error: &str| Refused {
         status: StatusCode::UNAUTHORIZED,
@@ -225,8 +226,8 @@ fn ids(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<Vec<(St
     }
 }
 
-/// Only the superuser may transfer the whole tree, bypassing all lists. In ZooKeeper anybody who may do everything on `/` may, too,
-/// which is everybody until its list is set.
+/// Allows only the superuser to transfer the whole tree, because a transfer bypasses all ACLs. ZooKeeper also allows everyone who
+/// has all permissions on `/`, which is everyone until the ACL of `/` is set.
 fn authorize(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<(), Refused> {
     if ids(shared, peer, headers)?.iter().any(|(scheme, _)| scheme == acl::SUPER) {
         return Ok(());
@@ -287,7 +288,7 @@ async fn take_snapshot(admin: &Admin, peer: SocketAddr, request: &Parts) -> Resu
     let streams = commands::argument(request.uri.query().unwrap_or_default(), "streaming") != Some("false");
     let mut response = if streams && request.method == Method::GET {
         let mut pieces = snapshot::pieces(taken);
-        // The turn is over when the last piece is.
+        // The turn ends with the last piece.
         let body = stream::poll_fn(move |cx| {
             let _ = &turn;
             pieces.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
@@ -300,14 +301,14 @@ async fn take_snapshot(admin: &Admin, peer: SocketAddr, request: &Parts) -> Resu
     } else {
         as_json("snapshot", StatusCode::OK, None, Map::new())
     };
-    // The names are ZooKeeper's.
+    // ZooKeeper uses these header names.
     let headers = response.headers_mut();
     headers.extend(HeaderValue::from_str(&zxid).map(|zxid| (HeaderName::from_static("last_zxid"), zxid)));
     headers.insert(HeaderName::from_static("snapshot_size"), HeaderValue::from(size));
     Ok(response)
 }
 
-/// The body of a request, which is bounded and must keep coming.
+/// Reads the body of a request. The body is limited in size, and each piece must arrive within [`MORE_WITHIN`].
 async fn read_body(mut body: Incoming) -> Result<Bytes, Refused> {
     let too_large = || {
         refused(
@@ -354,7 +355,7 @@ async fn restore(
         refused(StatusCode::INTERNAL_SERVER_ERROR, format!("it is not known whether it was restored: {e}"))
     };
     let shared = admin.shared.clone();
-    // In a separate task, so that a client that disconnects does not stop it half way (contracts X8).
+    // A separate task, so that a client that disconnects does not stop the restore half way (contracts X8).
     let done = tokio::spawn(async move {
         let checked = tokio::task::spawn_blocking(move || restore::check(file)).await;
         let checked = checked.map_err(|e| RestoreFailed::NotDone(e.to_string()))??;

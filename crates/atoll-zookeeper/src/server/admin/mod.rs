@@ -1,13 +1,13 @@
-//! ZooKeeper's AdminServer: `GET /commands` lists the commands, `GET /commands/NAME` runs one and answers in JSON, `snapshot` and `restore`
-//! carry the whole tree.
+//! ZooKeeper's AdminServer. `GET /commands` lists the commands, and `GET /commands/NAME` runs one and answers in JSON. The commands
+//! `snapshot` and `restore` transfer the whole tree.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `mod.rs` | what its requests share: options, limits |
-//! | `http.rs` | the requests: routes, who may what, bodies |
-//! | `commands.rs` | commands that only tell |
-//! | `snapshot.rs` | the tree as a file |
-//! | `restore.rs` | a file as the tree, on all nodes |
+//! | `mod.rs` | what requests share: options, limits |
+//! | `http.rs` | HTTP requests: routes, permissions, bodies |
+//! | `commands.rs` | commands that only report |
+//! | `snapshot.rs` | produces a tree snapshot |
+//! | `restore.rs` | replaces the tree with a tree snapshot, on all nodes |
 
 pub(super) mod commands;
 mod http;
@@ -25,14 +25,14 @@ use super::Shared;
 
 pub(super) use http::serve;
 
-/// How the admin server behaves. The names in the comments are ZooKeeper's.
+/// The options of the admin server. The comments give ZooKeeper's names for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminOptions {
-    /// `admin.snapshot.enabled`.
+    /// `admin.snapshot.enabled`: whether `snapshot` is allowed.
     pub snapshot: bool,
-    /// `admin.restore.enabled`.
+    /// `admin.restore.enabled`: whether `restore` is allowed.
     pub restore: bool,
-    /// `admin.snapshot.intervalInMS`: one snapshot is taken at most in that time; zero for no limit.
+    /// `admin.snapshot.intervalInMS`: at most one snapshot is taken in this time; zero for no limit.
     pub snapshot_every: Duration,
     /// `admin.restore.intervalInMS`: the same for restores.
     pub restore_every: Duration,
@@ -45,12 +45,12 @@ impl Default for AdminOptions {
     }
 }
 
-/// What requests share.
+/// The state that requests share.
 struct Admin {
     shared: Arc<Shared>,
     snapshots: Limit,
     restores: Limit,
-    /// The last snapshot that was taken here: its zxid, and when, in milliseconds since the Unix epoch.
+    /// The last snapshot that this node took: its zxid, and its time in milliseconds since the Unix epoch.
     last_snapshot: Mutex<Option<(i64, i64)>>,
 }
 
@@ -64,28 +64,28 @@ impl Admin {
 
 #[derive(Debug, Default)]
 struct Turn {
-    /// One is under way.
+    /// Whether an operation is under way.
     busy: bool,
     began: Option<Instant>,
 }
 
-/// One at a time, and one within an interval.
+/// Limits an operation to one at a time and one per interval.
 #[derive(Debug)]
 struct Limit {
     every: Duration,
     turn: Arc<Mutex<Turn>>,
 }
 
-/// Why it is nobody's turn.
+/// The reason why an operation may not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limited {
-    /// One is under way.
+    /// Another one is under way.
     Busy,
-    /// The last one was a short time ago; the next one may come after that.
+    /// The last one began too recently. The next one may begin after this time.
     After(Duration),
 }
 
-/// A turn, until it is dropped. It counts once [`Taken::counts`] was called; before that nothing was done.
+/// The permission to run one operation, until it is dropped. It counts toward the interval only if [`Taken::counts`] was called.
 #[derive(Debug)]
 struct Taken {
     turn: Arc<Mutex<Turn>>,
@@ -114,7 +114,7 @@ impl Limit {
 }
 
 impl Taken {
-    /// Something is done from here on.
+    /// Makes the operation count toward the interval, because from here on it has effects.
     fn counts(&mut self) {
         self.counts = true;
     }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(limit.take(later(20)).unwrap_err(), Limited::Busy);
         drop(first);
         assert_eq!(limit.take(later(4)).unwrap_err(), Limited::After(Duration::from_secs(6)));
-        // One that does nothing is as if it had not been.
+        // An operation that does not count is as if it had not started.
         drop(limit.take(later(10)).unwrap());
         limit.take(later(11)).unwrap().counts();
         assert_eq!(limit.take(later(12)).unwrap_err(), Limited::After(Duration::from_secs(9)));

@@ -1,6 +1,6 @@
-//! `restore`: makes a file the tree on all nodes. The file is checked here as a whole; then its pieces go through the log, one
-//! after the other, and a last command puts them in place (`tree/restore.rs`). Nothing changes before that command, so any earlier
-//! failure is reported as "not restored".
+//! `restore`: replaces the tree on all nodes with a file. This node first checks the whole file. Then it puts the pieces into the
+//! log one after the other, and finally a command that puts the new tree in place (`tree/restore.rs`). Nothing changes before that
+//! command, so any earlier failure is reported as "not restored".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,41 +17,41 @@ use crate::tree::restore::MAX_PIECE_BYTES;
 use crate::tree::snapshot::{HASH_BYTES, Snapshot, SnapshotError};
 use crate::tree::state::is_foreign_zxid;
 
-/// How long a piece waits for room.
+/// How long a command waits for room in the log.
 const BUSY_FOR: Duration = Duration::from_secs(30);
-/// How often to look for uploads that stand still.
+/// How often to check for stalled uploads.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
-/// How many checks in a row must find an upload unchanged before the first node gives it up. The others wait longer; the first node
-/// may have no such door.
+/// An upload must be unchanged in this many checks in a row before the first node discards it. Each further node waits one more
+/// check for each living node with a lower id, in case the first node runs no such door.
 const LOOKS: usize = 6;
 
-/// Why a snapshot was not restored.
+/// The reason why a snapshot was not restored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RestoreFailed {
-    /// What was sent cannot be restored.
+    /// The file cannot be restored.
     #[error("not restored: {0}")]
     Refused(#[from] SnapshotError),
-    /// Another restore began meanwhile, at this node or another, or this one stood still for too long.
+    /// Another restore began in the meantime, at any node, or this one stalled for too long and was discarded.
     #[error("not restored: another restore began, or this one stood still for too long")]
     Overtaken,
-    /// The log does not take it.
+    /// The log did not accept a command, or refused it. Nothing changed.
     #[error("not restored: {0}")]
     NotDone(String),
-    /// The last command's end is not known.
+    /// The outcome of the last command is unknown.
     #[error("it is not known whether it was restored: {0}")]
     Unknown(String),
 }
 
-/// A file that can be restored.
+/// A checked file, ready to be restored.
 pub(super) struct Checked {
     file: Bytes,
     hash: [u8; HASH_BYTES],
-    /// The newest change in it.
+    /// The zxid of the newest change in the file.
     zxid: i64,
     entries: usize,
 }
 
-/// Reads and checks a file. To be called where it may take long (contracts X20).
+/// Parses and checks a file. This may take long, so it must not run on the node's thread (contracts X20).
 pub(super) fn check(file: Bytes) -> Result<Checked, SnapshotError> {
     let snapshot = Snapshot::read(&file)?;
     snapshot.check()?;
@@ -61,13 +61,13 @@ pub(super) fn check(file: Bytes) -> Result<Checked, SnapshotError> {
     Ok(Checked { file, hash: snapshot.hash, zxid: snapshot.zxid, entries: snapshot.entries.len() })
 }
 
-/// How a command ended.
+/// The outcome of a command.
 enum Ended {
-    /// With this zxid, or an error.
+    /// It was applied, with this zxid and possibly an error code.
     Answered(i64, Option<ErrorCode>),
     /// It did not happen.
     NotDone(String),
-    /// It is not known whether it did.
+    /// It is unknown whether it happened.
     Unknown(String),
 }
 
@@ -95,8 +95,8 @@ async fn propose(shared: &Shared, command: &Command<'_>) -> Ended {
     }
 }
 
-/// Replaces the tree with a file that was checked; returns the zxid of that change. It runs to an end of its own: a caller that
-/// gives up waiting does not learn of that end.
+/// Replaces the tree with a checked file; returns the zxid of that change. The work must run to its end even if its caller gives up
+/// waiting; the caller then does not learn the outcome.
 pub(super) async fn restore(shared: &Shared, checked: &Checked) -> Result<i64, RestoreFailed> {
     let mut number = [0; 8];
     let random = ring::rand::SystemRandom::new();
@@ -114,7 +114,7 @@ pub(super) async fn restore(shared: &Shared, checked: &Checked) -> Result<i64, R
             Ended::Answered(_, Some(code)) => format!("a piece was refused: {code:?}"),
             Ended::NotDone(why) | Ended::Unknown(why) => why,
         };
-        // As far as it is known. If it is further, it is given up later.
+        // Discard the upload as far as it is known. If it got further than that, it is discarded later as stalled.
         housekeeping::did(shared, &Command::Discard(Discard { upload, pieces })).await;
         return Err(RestoreFailed::NotDone(failed));
     }
@@ -136,7 +136,7 @@ pub(super) async fn restore(shared: &Shared, checked: &Checked) -> Result<i64, R
     }
 }
 
-/// Gives up uploads that stand still: whoever brought them is gone.
+/// Discards stalled uploads, whose senders are gone.
 pub(crate) async fn give_up(shared: &Arc<Shared>) {
     let mut ticks = housekeeping::every(LOOKED_EVERY);
     let (mut seen, mut looks) = (None, 0);
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// The clock goes on by itself while everybody waits.
+    /// The clock is paused: it advances whenever all tasks wait.
     #[test]
     fn an_upload_that_stands_still_is_given_up_and_one_that_goes_on_is_not() {
         let mut applications = Applications::new();

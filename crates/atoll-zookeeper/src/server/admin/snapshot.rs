@@ -1,7 +1,7 @@
-//! `snapshot`: the tree as a file, in a state that includes everything that was answered to anybody before.
+//! `snapshot`: sends the tree as a file, in a state that includes everything that was acknowledged to any client before.
 //!
-//! The view is walked twice: the first walk computes the size, which precedes the file, and the second one produces the bytes. Both
-//! agree because a view does not change, so no copy of the tree is needed meanwhile.
+//! The view is walked twice. The first walk determines the size, which is sent before the file, and the second one produces the
+//! bytes. Both agree because a view does not change, so the tree need not be copied.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::tree::key;
 use crate::tree::read::{self, ReadError};
 use crate::tree::snapshot::{self, Writer};
 
-/// The log must be reached in this time.
+/// The log must be reached within this time.
 const BARRIER_WITHIN: Duration = Duration::from_secs(10);
-/// A client that reads nothing for this long gets no more.
+/// If the client reads nothing for this long, nothing more is sent.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
-/// Pieces that wait for the client.
+/// Most pieces that wait for the client.
 const WAITING: usize = 2;
 
-/// Why there is no snapshot.
+/// The reason why no snapshot was taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SnapshotFailed {
-    /// The log is out of reach, so it is unknown whether this node's state is the newest.
+    /// The log is out of reach, so this node's state may be out of date.
     #[error("the log was not reached within {BARRIER_WITHIN:?}: ask another node")]
     OutOfTouch,
     /// Nothing was ever written.
@@ -35,16 +35,16 @@ pub(super) enum SnapshotFailed {
     /// The store cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The search in the store was broken off.
+    /// The walk through the store was cancelled, or it panicked.
     #[error("reading the store was broken off")]
     BrokenOff,
 }
 
-/// A snapshot that can be sent.
+/// A snapshot that is ready to be sent.
 pub(super) struct Taken {
-    /// The newest change in it.
+    /// The zxid of the newest change in it.
     pub(super) zxid: i64,
-    /// Bytes of the file.
+    /// The size of the file, in bytes.
     pub(super) size: u64,
     view: View,
 }
@@ -61,7 +61,7 @@ pub(super) async fn take(shared: &Shared) -> Result<Taken, SnapshotFailed> {
     }
     let zxid = read::counters(&view)?.zxid;
     let walk = view.clone();
-    // Large walks do not belong on the threads of the doors (contracts X20).
+    // Long walks must not run on the threads of the doors (contracts X20).
     let size = tokio::task::spawn_blocking(move || {
         let mut size = 0;
         write(&walk, zxid, |bytes| {
@@ -74,8 +74,8 @@ pub(super) async fn take(shared: &Shared) -> Result<Taken, SnapshotFailed> {
     Ok(Taken { zxid, size, view })
 }
 
-/// The pieces of its file. They end early if the store cannot be read or the client accepts no more: then the hash at the end is
-/// missing, and the size differs.
+/// Returns the pieces of the file. They end early if the store cannot be read or the client accepts no more. The hash at the end is
+/// then missing, and the file is shorter than announced.
 pub(super) fn pieces(taken: Taken) -> mpsc::Receiver<Result<Bytes, Infallible>> {
     let (told, tell) = mpsc::channel(WAITING);
     let runtime = Handle::current();
@@ -91,7 +91,7 @@ pub(super) fn pieces(taken: Taken) -> mpsc::Receiver<Result<Bytes, Infallible>> 
     tell
 }
 
-/// Gives the bytes of the file to `each` until it has enough.
+/// Passes the bytes of the file to `each` until it returns false.
 fn write(view: &View, zxid: i64, mut each: impl FnMut(Bytes) -> bool) -> Result<(), ReadError> {
     let (mut writer, head) = Writer::begin(zxid);
     if !each(head) {
