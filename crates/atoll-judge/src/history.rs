@@ -1,7 +1,7 @@
-//! A history as a file: what concurrent clients asked, when, and what they were answered.
+//! A history as a file: what concurrent clients requested, when, and what they were answered.
 //!
-//! JSON lines. The first is the [`Head`], each other one an [`Operation`]. `null` stands for what is not known or not there; unknown
-//! fields are ignored. An example:
+//! The file has one JSON object per line. The first line is the [`Head`], each other line is an [`Operation`]. `null` stands for a value
+//! that is unknown or absent. Unknown fields are ignored. An example:
 //!
 //! ```json
 //! {"kind": "zookeeper", "keys": ["a", "b"], "initial": [[1, 0, 20], null]}
@@ -12,83 +12,83 @@
 //! {"client": 1, "session": 8, "call": 21, "return": null, "do": [{"delete": [0, "present"]}], "result": null, "zxid": null}
 //! ```
 //!
-//! (Here an operation is broken over two lines to be read; in a file it is one.)
+//! (The example breaks operations over two lines; in a file, each operation is one line.)
 
 use serde::Deserialize;
 use thiserror::Error;
 
-/// How versions of rows come about.
+/// How the versions of rows are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// 0 when created, one more with each write.
+    /// 0 when the row is created, and one more after each write.
     ZooKeeper,
-    /// The stamp of the operation that wrote it.
+    /// The stamp of the operation that wrote the row.
     Table,
 }
 
-/// A row: value, version, and at ZooKeeper the zxid of its last change (0 elsewhere).
+/// A row: value, version, and, in ZooKeeper, the zxid of its last change (otherwise 0).
 pub type Row = (i64, i64, i64);
 
-/// What is true of the whole history.
+/// Properties of the whole history.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Head {
-    /// Of which interface.
+    /// The interface that the clients used.
     pub kind: Kind,
-    /// Names of the keys; operations use their places in this list.
+    /// The names of the keys. Operations use indices into this list.
     pub keys: Vec<String>,
-    /// What each key held before the first operation.
+    /// The row of each key before the first operation.
     pub initial: Vec<Option<Row>>,
 }
 
-/// What must hold of a key.
+/// A condition on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Expect {
-    /// Nothing.
+    /// Always holds.
     Any,
-    /// There is none.
+    /// The key has no row.
     Absent,
-    /// There is one.
+    /// The key has a row.
     Present,
-    /// There is one, of this version.
+    /// The key has a row with this version.
     Version(i64),
 }
 
-/// A part of an operation. Keys are places in [`Head::keys`].
+/// A part of an operation. Keys are indices into [`Head::keys`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
     /// Reads a key.
     Get(usize),
-    /// Lists the keys that are there.
+    /// Lists the keys that have a row.
     List,
-    /// Fails unless this holds.
+    /// Fails unless the condition holds.
     Check(usize, Expect),
-    /// Writes a value if that holds; the last is the session that owns the key if the step creates it.
+    /// Writes a value if the condition holds. The last field is the session that owns the key if this step creates it.
     Put(usize, i64, Expect, Option<u64>),
-    /// Deletes a key if that holds.
+    /// Deletes a key if the condition holds.
     Delete(usize, Expect),
-    /// Ends a session: what it owns goes.
+    /// Ends a session and deletes the keys that it owns.
     Close(u64),
 }
 
 impl Step {
-    /// Whether it changes anything when it succeeds.
+    /// Returns whether the step changes anything when it succeeds.
     pub fn writes(&self) -> bool {
         matches!(self, Step::Put(..) | Step::Delete(..) | Step::Close(_))
     }
 }
 
-/// What a step answered, where that says anything.
+/// The result of a step, for steps that return something.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Out {
-    /// Of a read that found something; `null` is one that found nothing.
+    /// The row that a read found. `null` if it found none.
     Row(i64, i64, i64),
-    /// Of a list: the keys, in ascending order.
+    /// The keys of a list, in ascending order.
     Keys(Vec<usize>),
-    /// Of a write: the version that it left.
+    /// The version of the row after a write.
     Version(i64),
 }
 
@@ -96,61 +96,62 @@ pub enum Out {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Why {
-    /// There is none, and there should be one.
+    /// The key has no row, although one was expected.
     Absent,
-    /// There is one, and there should be none.
+    /// The key has a row, although none was expected.
     Exists,
-    /// There is one of another version.
+    /// The row has another version.
     Version,
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// All steps were done.
+    /// All steps were executed.
     Ok {
-        /// One per step; `null`: done, and what was answered is not known.
+        /// One result per step. `null` if the operation succeeded but its results are unknown.
         outs: Option<Vec<Option<Out>>>,
-        /// Of a write: its place in the order of all writes (zxid, version of the database), which must grow; `null`: not known.
+        /// The place of a write in the order of all writes (a zxid, or the version of the database). Later writes have higher stamps.
+        /// `null` if it is unknown.
         stamp: Option<i64>,
     },
-    /// Nothing was done.
+    /// Nothing was executed.
     Refused {
-        /// The step that was refused, if that is known.
+        /// The step that was refused, if known.
         at: Option<usize>,
-        /// Why, if that is known.
+        /// The reason, if known.
         why: Option<Why>,
     },
 }
 
-/// One operation of one client: its steps happen at one moment between call and return, all or none.
+/// An operation of a client. All its steps, or none of them, take effect at one moment between call and return.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Operation {
-    /// Who; of no meaning to the judges.
+    /// The client. The checks do not use it.
     pub client: u64,
-    /// The session that it was done in: its operations are done in the order of their calls.
+    /// The session of the operation. Operations of one session take effect in the order of their calls.
     pub session: u64,
-    /// When it was called, in ns of a clock that all clients share.
+    /// The time of the call, in ns of a clock that all clients share.
     pub call: i64,
-    /// When it was answered; `null`: its effect may come at any time, or never.
+    /// The time of the answer. `null` if there was none: the operation may take effect at any time, or never.
     #[serde(rename = "return")]
     pub returned: Option<i64>,
-    /// A read that need not be the newest: judged for the order of its session alone.
+    /// Whether this is a read that may return an older state. It is checked only against the order of its session.
     #[serde(default)]
     pub plain: bool,
-    /// What was asked.
+    /// What was requested.
     #[serde(rename = "do")]
     pub steps: Vec<Step>,
-    /// What was answered; `null`: nobody knows.
+    /// What was answered. `null` if that is unknown.
     pub result: Option<Outcome>,
-    /// The zxid in front of the reply, at ZooKeeper.
+    /// In ZooKeeper, the zxid in the header of the reply.
     #[serde(default)]
     pub zxid: Option<i64>,
 }
 
 impl Operation {
-    /// Whether it may change anything.
+    /// Returns whether the operation may change anything.
     pub fn writes(&self) -> bool {
         self.steps.iter().any(Step::writes)
     }
@@ -159,41 +160,41 @@ impl Operation {
 /// A whole history.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// The first line.
+    /// The first line of the file.
     pub head: Head,
-    /// The others.
+    /// The other lines.
     pub operations: Vec<Operation>,
 }
 
-/// A file that is not a history.
+/// Why a file is not a valid history.
 #[derive(Debug, Error)]
 pub enum HistoryError {
-    /// There is no first line.
+    /// It has no first line.
     #[error("it is empty")]
     Empty,
-    /// A line is not what it should be.
+    /// A line does not have the required form.
     #[error("line {line}: {error}")]
     Line {
-        /// From 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         error: serde_json::Error,
     },
-    /// A line says what cannot be.
+    /// A line contradicts itself or the first line.
     #[error("line {line}: {what}")]
     Senseless {
-        /// From 1.
+        /// The line number, from 1.
         line: usize,
-        /// What cannot be.
+        /// The contradiction.
         what: &'static str,
     },
 }
 
 impl History {
-    /// Reads a history.
+    /// Parses a history.
     ///
     /// # Errors
-    /// It is none: the line and what is wrong with it.
+    /// The text is not a valid history. The error names the line.
     pub fn parse(text: &str) -> Result<Self, HistoryError> {
         let mut lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
         let at = |n: usize| move |error| HistoryError::Line { line: n + 1, error };
@@ -214,7 +215,7 @@ impl History {
     }
 }
 
-/// What cannot be about an operation.
+/// Returns what is contradictory about an operation, if anything.
 fn senseless(head: &Head, operation: &Operation) -> Option<&'static str> {
     let beyond = operation.steps.iter().any(|step| match step {
         Step::Get(k) | Step::Check(k, _) | Step::Put(k, ..) | Step::Delete(k, _) => *k >= head.keys.len(),

@@ -1,4 +1,4 @@
-//! `atoll-judge FILE...`: one line of JSON per history; exit status 0 if all hold, 1 if not, 2 if a file is no history.
+//! `atoll-judge FILE...` prints one JSON line per history. Exit status: 0 if all checks hold, 1 if not, 2 if a file is not a history.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

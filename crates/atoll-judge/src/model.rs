@@ -1,8 +1,8 @@
-//! What the operations mean when they are done one after the other.
+//! What operations do when they are executed one after the other.
 
 use crate::history::{Expect, Head, Kind, Operation, Out, Outcome, Step, Why};
 
-/// The version of a row that an operation of unknown outcome left, until somebody reads it.
+/// The version of a row that a table operation without a known stamp wrote, until a read shows it.
 const UNBOUND: i64 = -1;
 
 /// A row.
@@ -13,7 +13,7 @@ struct Cell {
     owner: Option<u64>,
 }
 
-/// All rows, and the place of the last write in the order of all.
+/// All rows, and the stamp of the last write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     cells: Vec<Option<Cell>>,
@@ -21,13 +21,14 @@ pub struct State {
 }
 
 impl State {
-    /// Before the first operation.
+    /// Returns the state before the first operation.
     pub fn initial(head: &Head) -> Self {
         let cell = |&(value, version, _): &(i64, i64, i64)| Cell { value, version, owner: None };
         State { cells: head.initial.iter().map(|row| row.as_ref().map(cell)).collect(), last: i64::MIN }
     }
 
-    /// The state after an operation, if it can be done now with the result that it had. One of unknown outcome can always be done.
+    /// Returns the state after an operation, or None if the operation cannot have its known result in this state. An operation with an
+    /// unknown result is always possible.
     pub fn after(&self, kind: Kind, operation: &Operation) -> Option<State> {
         let (outs, stamp) = match &operation.result {
             Some(Outcome::Ok { outs, stamp }) => (outs.as_deref(), *stamp),
@@ -65,7 +66,7 @@ impl State {
         }
     }
 
-    /// `out`: what the step answered; the outer None if that is not known.
+    /// Executes a step. `out` is the known result of the step; the outer None means that it is unknown.
     fn one(&mut self, kind: Kind, step: &Step, stamp: Option<i64>, out: Option<Option<&Out>>) -> Done {
         match step {
             Step::Get(key) => match (out, &mut self.cells[*key]) {
@@ -137,7 +138,7 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     Yes,
-    /// Not with this answer.
+    /// The step would have had another result.
     Otherwise,
     Refused(Why),
 }

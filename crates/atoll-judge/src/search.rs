@@ -1,8 +1,8 @@
-//! The search for an order: Wing and Gong 1993, with the memory of Lowe 2017 of what was tried.
+//! Searches for an order of the operations, as in Wing and Gong 1993, and remembers visited states, as in Lowe 2017.
 //!
-//! An operation may come next if no other one that is not placed yet had returned before it was called. The search goes depth first,
-//! and never looks twice at the same set of placed operations with the same state. It ends well once all operations that were answered
-//! are placed: those of unknown outcome need not be, and are tried last, and only where they change something.
+//! An operation may come next if no other operation that is not placed yet returned before it was called. The search is depth-first and
+//! visits each combination of placed operations and state only once. It succeeds when all operations with a known result are placed.
+//! Operations with an unknown result may stay out. They are tried last, and only if they change the state.
 
 use std::collections::HashSet;
 
@@ -10,26 +10,26 @@ use crate::history::{History, Operation};
 use crate::model::State;
 use crate::verdict::Verdict;
 
-/// Placements tried before the search gives up.
+/// How many placements are tried before the search gives up.
 const MOST_TRIED: u64 = 20_000_000;
 
-/// What the search found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Whether there is an order.
     pub verdict: Verdict,
-    /// If there is none: the operations of which one had to come next, in the longest order that was found.
+    /// If there is none: the operations that could have come next after the longest order that was found, none of which fits.
     pub stuck: Vec<usize>,
     /// How many placements were tried.
     pub tried: u64,
 }
 
-/// One operation, as the search sees it.
+/// An operation, as the search uses it.
 struct Item<'a> {
-    /// Its place in the history.
+    /// Its index in the history.
     place: usize,
     operation: &'a Operation,
-    /// After everything, if it was never answered.
+    /// When it returned; the maximum if it has no known result.
     returned: i64,
 }
 
@@ -53,21 +53,21 @@ impl Placed {
     }
 }
 
-/// A place in the search: a state, and what may come next.
+/// A node of the search: a state, and the operations that may come next.
 struct Step {
     state: State,
     candidates: Vec<usize>,
-    /// The candidate that was placed, so that it can be taken back.
+    /// The candidate that was placed here, to be removed on backtracking.
     chosen: Option<usize>,
 }
 
-/// Looks for an order of the operations that are judged in real time.
+/// Searches for an order of the operations that must agree with real time.
 pub fn search(history: &History) -> Found {
     let mut items: Vec<Item<'_>> = history
         .operations
         .iter()
         .enumerate()
-        // A read that nobody was answered says nothing.
+        // An unanswered read gives no information.
         .filter(|(_, o)| !o.plain && (o.result.is_some() || o.writes()))
         .map(|(place, operation)| Item {
             place,
@@ -117,7 +117,8 @@ pub fn search(history: &History) -> Found {
     Found { verdict: Verdict::Illegal, stuck: best.map(|(_, stuck)| stuck).unwrap_or_default(), tried }
 }
 
-/// What may come next, the most promising last: what was answered first.
+/// Returns the operations that may come next. The one that returned first is most likely right and comes last, because candidates are taken
+/// from the end.
 fn candidates(items: &[Item<'_>], placed: &Placed) -> Vec<usize> {
     let free = || (0..items.len()).filter(|n| !placed.has(*n));
     let first_return = free().map(|n| items[n].returned).min().unwrap_or(i64::MAX);

@@ -1,22 +1,22 @@
-//! What one session sees never goes back.
+//! Checks that no session sees an older state after a newer one.
 //!
-//! - The zxid in front of its replies does not fall.
-//! - A key's last change does not fall; if the key was away, it is a later one.
-//! - Once the session has seen a change, by its own write or by a read of any key, its reads show all earlier ones, too.
-//! - What a change is said to have written is what is read.
+//! - The zxid in the headers of its replies does not fall.
+//! - The zxid of a key's last change does not fall. If the key was absent in between, it rises.
+//! - Once the session has seen a change, by its own write or by a read of any key, its reads show all earlier changes, too.
+//! - A read shows the value that the change with its zxid has written.
 
 use std::collections::BTreeMap;
 
 use crate::history::{History, Operation, Out, Outcome, Step};
 
-/// An acknowledged change of a key: what it wrote, or None for a delete.
+/// The acknowledged changes of a key, by zxid: the value written, or None for a delete.
 type Changes = BTreeMap<i64, Option<i64>>;
 
-/// What is known of all sessions together.
+/// What all sessions together show.
 struct Known {
-    /// Of each key, by zxid.
+    /// The changes of each key.
     changes: Vec<Changes>,
-    /// Keys that somebody may have deleted without an answer that says when.
+    /// Keys that may have been deleted at an unknown time.
     maybe_deleted: Vec<bool>,
 }
 
@@ -35,7 +35,7 @@ impl Known {
                 Some(Outcome::Refused { .. }) => {}
                 _ => operation.steps.iter().for_each(|step| match step {
                     Step::Delete(key, _) => known.maybe_deleted[*key] = true,
-                    // It goes with its session, whenever that ends.
+                    // The key is deleted when its session ends, at an unknown time.
                     Step::Put(key, _, _, Some(_)) => known.maybe_deleted[*key] = true,
                     _ => {}
                 }),
@@ -66,7 +66,7 @@ struct Seen {
     zxid: i64,
     /// The newest change that it has seen.
     newest: i64,
-    /// Of each key: the last change seen, and whether the key was away after it.
+    /// For each key, the last change seen, and whether the key was absent afterwards.
     keys: BTreeMap<usize, (i64, bool)>,
 }
 
@@ -129,7 +129,7 @@ impl Seen {
     }
 }
 
-/// The first operation at which a session went back, and how.
+/// Returns the first operation at which a session saw an older state, with a description.
 pub fn goes_back(history: &History) -> Option<(usize, String)> {
     let known = Known::of(history);
     let mut order: Vec<usize> = (0..history.operations.len()).collect();

@@ -1,18 +1,18 @@
-//! What a judge says.
+//! The results of the checks.
 
 use std::fmt;
 
 use crate::history::{History, Kind};
 use crate::{search, session};
 
-/// Of one question.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It holds.
     Ok,
     /// It does not.
     Illegal,
-    /// The search was given up.
+    /// The search gave up.
     Undecided,
 }
 
@@ -26,20 +26,20 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Of a history.
+/// The results for a history.
 #[derive(Clone, Debug)]
 pub struct Judgement {
     /// Whether the operations have an order that agrees with their answers and with real time.
     pub linearizable: Verdict,
-    /// Whether no session ever went back.
+    /// Whether no session saw an older state after a newer one.
     pub session: Verdict,
-    /// What is wrong, in words; empty if nothing is.
+    /// A description of what is wrong. Empty if nothing is.
     pub why: String,
     /// How many placements the search tried.
     pub tried: u64,
 }
 
-/// Judges a history.
+/// Checks a history.
 pub fn judge(history: &History) -> Judgement {
     let found = search::search(history);
     let mut why = Vec::new();

@@ -1,4 +1,5 @@
-//! The bundled histories, right and wrong, are judged as their first lines say; and what is no history is refused in words.
+//! The bundled histories, good and bad, get the verdicts that their first lines name. Files that are not histories are refused with a
+//! readable error.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -48,7 +49,7 @@ fn what_is_no_history_is_refused_in_words() {
     assert!(refused(&with(0, "1", r#"[{"guess": 0}]"#, done)).contains("line 2"));
 }
 
-/// Writers of one key side by side, none of them answered, and a read of the value that stands in the middle.
+/// Concurrent writes of one key without answers, and reads of some of their values.
 #[test]
 fn many_writes_of_unknown_outcome_are_judged_in_reasonable_time() {
     let mut lines = vec![HEAD.to_owned()];
@@ -67,7 +68,7 @@ fn many_writes_of_unknown_outcome_are_judged_in_reasonable_time() {
     }
     let j = judge(&History::parse(&lines.join("\n")).unwrap());
     assert_eq!(j.linearizable, Verdict::Ok);
-    // Nobody writes it a second time.
+    // No write wrote this value a second time.
     lines.push(read(103, 4));
     let j = judge(&History::parse(&lines.join("\n")).unwrap());
     assert_eq!(j.linearizable, Verdict::Illegal);

@@ -1,4 +1,4 @@
-//! Connections that come in: one bounded set of strangers, then admission by name.
+//! Incoming connections: a bounded number of them may be in the handshake, which decides about admission.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use crate::handshake::{
 use crate::net::{Shared, tune};
 use crate::stats::count;
 
-/// Connections that have not introduced themselves, oldest first.
+/// Connections whose handshake is not complete, oldest first.
 type Strangers = Arc<Mutex<BTreeMap<u64, AbortHandle>>>;
 
-/// Leaves the strangers when the handshake is over, however it ends.
+/// Removes a connection from the strangers when its handshake ends in any way.
 struct Place {
     strangers: Strangers,
     number: u64,
@@ -44,7 +44,7 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: TcpListener) {
         let (tcp, remote) = match accepted {
             Ok(pair) => pair,
             Err(error) => {
-                // Out of file descriptors, or the peer is gone already: the next try may do better, but not at once.
+                // Perhaps there are no file descriptors, or the peer is gone. Another attempt may succeed after a pause.
                 if let Some(times) = shared.log_accept.pass() {
                     tracing::warn!(%error, times, "accepting a connection failed");
                 }
@@ -56,7 +56,7 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: TcpListener) {
         tune(&tcp);
         number += 1;
         let place = Place { strangers: strangers.clone(), number };
-        // Locked before the task starts, so that it cannot leave before it is in.
+        // Lock the map before the task starts, so that the task cannot remove itself before it is inserted.
         let mut waiting = strangers.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(number, tasks.spawn(serve(shared.clone(), place, tcp, remote)));
         if waiting.len() > shared.options.max_handshakes
@@ -124,7 +124,7 @@ async fn shake_hands<'a>(
                     code: RefusalCode::Malformed,
                     reason: format!("the hello is not readable: {e}"),
                 },
-                // Not a peer of ours: it gets no answer.
+                // This is not a peer, so it gets no answer.
                 _ => return Err(error),
             };
             return Err(refuse(&mut stream, refusal).await);
@@ -133,7 +133,7 @@ async fn shake_hands<'a>(
     if let Err(refusal) = admit(shared, &stream, &hello, remote).await {
         return Err(refuse(&mut stream, refusal).await);
     }
-    // The connection is registered before the answer is sent, because the peer's requests follow the answer at once.
+    // Register the connection before sending the answer, because the peer sends requests as soon as it has the answer.
     let Some(conn): Option<Arc<Conn>> = shared.register(&hello, false, remote) else {
         return Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into());
     };
@@ -144,7 +144,7 @@ async fn shake_hands<'a>(
 }
 
 async fn refuse(stream: &mut Stream, refusal: Refusal) -> HandshakeError {
-    // If the answer does not arrive, the log still has the refusal.
+    // If this answer is lost, the log still has the refusal.
     let _ = write_refusal(stream, &refusal).await;
     HandshakeError::Refused(refusal)
 }

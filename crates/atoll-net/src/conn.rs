@@ -1,4 +1,4 @@
-//! One connection: a bounded send queue, a writer that coalesces, a reader.
+//! One connection: a bounded send queue, a writer that coalesces frames, a reader.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -19,12 +19,12 @@ use crate::stats::{Counters, add, count};
 use crate::tls::is_of_node;
 use crate::wire::{Assembler, Limits, REQUEST_BITS, Wire, WireError, WriteBatch};
 
-/// Most bytes and frames given to the socket at once; what follows waits its turn in the bounded queue.
+/// The most bytes and frames that one batch of writes takes from the queue.
 const BATCH_BYTES: usize = 512 * 1024;
 const BATCH_FRAMES: usize = 512;
-/// Slices of one `writev`.
+/// The most slices of one `writev`.
 const SLICES: usize = 128;
-/// What a queued frame costs in addition to its bytes.
+/// The cost of a queued frame in addition to its bytes.
 const FRAME_OVERHEAD_BYTES: usize = 64;
 
 /// A socket, with or without TLS.
@@ -34,7 +34,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Whether the other side showed a certificate of `node`; true without TLS.
+    /// Returns whether the other side presented a certificate of `node`. Always true without TLS.
     pub(crate) fn is_from(&self, node: NodeId) -> bool {
         match self {
             Stream::Plain(_) => true,
@@ -101,34 +101,34 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 struct SendQueue {
     frames: VecDeque<Wire>,
-    /// Bytes of frames in the queue and at the writer.
+    /// Bytes of the frames in the queue and in the writer.
     bytes: usize,
-    /// The core was told that the queue is full.
+    /// Whether the core was notified that the queue is full.
     full: bool,
     closed: Option<&'static str>,
-    /// No more frames; the writer ends when it has written what is there.
+    /// Whether no more frames are accepted. The writer ends when the queue is empty.
     ending: bool,
 }
 
-/// Not queued: the queue is at twice its limit, or the connection is closed.
+/// The frame was not queued: it would exceed twice the limit of the queue, or the connection is closed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dropped;
 
-/// A connection that has shaken hands.
+/// A connection after its handshake.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) peer: NodeId,
     pub(crate) class: Class,
-    /// This side dialed it, and sends requests and posts on it; else it sends replies.
+    /// Whether this side dialed. It then sends requests and posts; otherwise it sends replies.
     pub(crate) dialed: bool,
-    /// Tells this connection from the peer's earlier ones in the numbers of its requests.
+    /// Distinguishes this connection from earlier ones of the same peer, in the numbers of the peer's requests.
     pub(crate) generation: u16,
     pub(crate) remote: SocketAddr,
     pub(crate) identity: Identity,
-    /// What both sides take.
+    /// The limits that satisfy both sides.
     pub(crate) limits: Limits,
-    /// Requests without a reply: ours on a connection that we dialed, otherwise the peer's. The replying side counts a reply before it
-    /// leaves, and the requesting side when it arrives, so a side that keeps to the limit is never seen above it.
+    /// Requests without a reply: this node's on a connection that it dialed, otherwise the peer's. The replying side counts a reply before
+    /// sending it, the requesting side when it arrives. A requester within the limit therefore never appears to exceed it.
     in_flight: AtomicU32,
     inbox: Arc<Inbox>,
     queue_bytes: usize,
@@ -136,7 +136,7 @@ pub(crate) struct Conn {
     work: Notify,
     close: Notify,
     pongs: AtomicU64,
-    /// A pong came, or the connection was closed.
+    /// Notified when a pong arrives or the connection is closed.
     heard: Notify,
 }
 
@@ -176,7 +176,7 @@ impl Conn {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a frame; never waits. Tells the host when the queue reaches its limit with it.
+    /// Queues a frame without waiting. Notifies the host if the queue reaches its limit with this frame.
     pub(crate) fn push(&self, wire: Wire) -> Result<(), Dropped> {
         let cost = wire.encoded_bytes() + FRAME_OVERHEAD_BYTES;
         let mut queue = self.lock();
@@ -199,19 +199,19 @@ impl Conn {
         Ok(())
     }
 
-    /// Takes a place among the requests in flight; false if all are taken.
+    /// Counts a request as in flight. Returns false if the limit is reached.
     pub(crate) fn begin_request(&self) -> bool {
         let limit = self.limits.requests;
         let more = |n: u32| (n < limit).then_some(n + 1);
         self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// A request was answered, or not sent after all.
+    /// Ends the count of a request that was answered, or not sent after all.
     pub(crate) fn end_request(&self) {
         let _ = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
     }
 
-    /// Called with the queue locked, so that full and up reach the host in the order in which they were true.
+    /// Must be called with the queue locked, so that `Full` and `Up` reach the host in the right order.
     fn tell(&self, link: Link) {
         if self.dialed {
             self.inbox.put(self.class, [NetEvent::Link { peer: self.peer, class: self.class, link }]);
@@ -226,14 +226,14 @@ impl Conn {
         self.lock().closed.is_some()
     }
 
-    /// Ends the connection now; what is queued is lost.
+    /// Closes the connection now. What is queued is lost.
     pub(crate) fn close(&self, why: &'static str) {
         self.lock().closed.get_or_insert(why);
         self.close.notify_one();
         self.heard.notify_waiters();
     }
 
-    /// Ends the connection when what is queued is written.
+    /// Ends the connection when everything in the queue is written.
     pub(crate) fn finish(&self) {
         self.lock().ending = true;
         self.work.notify_one();
@@ -251,10 +251,10 @@ impl Conn {
         }
     }
 
-    /// Whether the peer answers; false if the connection ends first. The caller sets the time limit.
+    /// Sends a ping and waits for a pong. Returns false if the connection ends first. The caller sets the time limit.
     pub(crate) async fn answers(&self) -> bool {
         let before = self.pongs.load(Ordering::Acquire);
-        // If the queue is too full for a ping, either the peer drains it, or there will be no answer.
+        // If the queue has no room for a ping, frames are still queued. A peer that does not read them does not answer.
         let _ = self.push(Wire::Ping(before & ((1 << REQUEST_BITS) - 1)));
         loop {
             let mut heard = std::pin::pin!(self.heard.notified());
@@ -269,7 +269,7 @@ impl Conn {
         }
     }
 
-    /// Carries frames until the connection ends.
+    /// Reads and writes frames until the connection ends.
     pub(crate) async fn run(&self, stream: Stream, counters: &Counters) -> Ended {
         let ended = match stream {
             Stream::Plain(mut tcp) => {
@@ -312,13 +312,13 @@ impl Conn {
     }
 
     async fn read_loop<R: AsyncRead + Unpin>(&self, mut r: R, counters: &Counters) -> Ended {
-        // The smaller of both sides' limits: the peer knows them, too, and keeps to them.
+        // The smaller limits of both sides, which the peer knows, too.
         let mut assembler = Assembler::new(self.limits);
         let mut events = Vec::new();
         loop {
             let result = self.open_frames(&mut assembler, &mut events, counters);
             if !events.is_empty() {
-                // Also what came before a bad frame: it is whole and in order.
+                // Deliver also the frames before an invalid one. They are complete and in order.
                 self.inbox.put(self.class, events.drain(..));
             }
             if let Err(ended) = result {
@@ -346,7 +346,7 @@ impl Conn {
                 Ok(None) => break Ok(()),
                 Err(e) => break Err(e.into()),
                 Ok(Some(Wire::Ping(n))) => {
-                    // The limit of the queue also limits a flood of pings.
+                    // The limit of the queue also bounds the answers to a flood of pings.
                     let _ = self.push(Wire::Pong(n));
                 }
                 Ok(Some(Wire::Pong(_))) => {
@@ -366,8 +366,8 @@ impl Conn {
         result
     }
 
-    /// Requests and posts come in on connections that the peer dialed, replies on those that we dialed. A request gets
-    /// the number of this connection on top, so that its reply cannot reach a later life of the peer, which counts its
+    /// Checks the direction of a frame: requests and posts arrive on connections that the peer dialed, replies on those that this node
+    /// dialed. Adds the number of this connection to a request, so that the reply cannot reach a later life of the peer, which counts its
     /// requests from zero again.
     fn receive(&self, envelope: Envelope) -> Result<Envelope, Ended> {
         let exchange = match (self.dialed, envelope.exchange) {
@@ -394,8 +394,8 @@ impl Conn {
         let mut busy = false;
         loop {
             if busy {
-                // Let every task that is ready queue its frames first: without this, every batch is one frame and costs five times as much.
-                // A lone frame does not wait, because yielding means a look at all sockets.
+                // Let every task that is ready queue its frames first. Otherwise every batch would be one frame and cost five times as
+                // much. A single frame does not wait, because yielding polls all sockets.
                 tokio::task::yield_now().await;
             }
             let (frames, cost) = self.take(&mut batch);
@@ -430,7 +430,7 @@ impl Conn {
         (frames, cost)
     }
 
-    /// Tells the host if the queue was full and is below half with this.
+    /// Notifies the host if the queue was full and is now below half of its limit.
     fn written(&self, cost: usize) {
         let mut queue = self.lock();
         queue.bytes -= cost;

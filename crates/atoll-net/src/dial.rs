@@ -1,4 +1,4 @@
-//! One task per peer and class that keeps a connection to it.
+//! Keeps a connection to a peer, with one task per peer and class.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::net::{Shared, tune};
 use crate::stats::count;
 use crate::tls::{TlsError, name_of_node};
 
-/// A connection that lasted this long was good: the next attempt comes quickly.
+/// A connection that lasted this long counts as good, so the next attempt comes soon.
 const GOOD: Duration = Duration::from_millis(500);
 
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ enum DialError {
     Removed,
 }
 
-/// Removes the connection from the address book, however its task ends.
+/// Unregisters the connection when its task ends in any way.
 pub(crate) struct Registered<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) conn: Arc<Conn>,
@@ -54,8 +54,8 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Connects, and reconnects when the connection ends, until the task is aborted. Each attempt looks up the name again, because the peer may
-/// have moved.
+/// Connects, and reconnects whenever the connection ends, until the task is aborted. Each attempt resolves the name again, because the peer
+/// may have moved.
 pub(crate) async fn run(shared: Arc<Shared>, peer: NodeId, class: Class, address: String, back: Arc<Notify>) {
     let mut backoff = Backoff::new(&shared, peer, class);
     let mut last_refusal = None;
@@ -88,7 +88,7 @@ pub(crate) async fn run(shared: Arc<Shared>, peer: NodeId, class: Class, address
                     shared.inbox.put(class, [event]);
                     last_refusal = Some(refusal);
                 }
-                // A peer that stays away gives the same error each time; logging it once is enough.
+                // An unreachable peer causes the same error each time, so log it once.
                 if text != complained {
                     tracing::warn!(%peer, ?class, "no connection: {text}");
                     complained = text;
@@ -134,7 +134,7 @@ async fn connect(
     Err(failed)
 }
 
-/// Admits a peer by its certificate, then by its name.
+/// Checks the peer's certificate, then its hello.
 pub(crate) async fn admit(
     shared: &Shared,
     stream: &Stream,
@@ -181,7 +181,7 @@ async fn shake_hands(
     Ok((stream, conn))
 }
 
-/// Pauses between attempts: doubling, and drawn at random so that nodes do not fall into step.
+/// Pauses between attempts. They double, and are randomised so that nodes do not retry at the same time.
 struct Backoff {
     min: Duration,
     max: Duration,
@@ -202,7 +202,7 @@ impl Backoff {
     }
 
     fn next(&mut self) -> Duration {
-        // xorshift64: enough to keep nodes out of step.
+        // xorshift64 is good enough for this.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

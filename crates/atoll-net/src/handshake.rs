@@ -1,9 +1,9 @@
 //! The handshake: the first message on every connection, in both directions.
 //!
-//! The preamble never changes, so that versions can refuse each other with a readable reason: magic (8 bytes), protocol version (2), kind
-//! of message that follows (1: 0 hello, 1 refusal), in a hello the highest feature level that the sender reads (1; 0 counts as 1, because
-//! programs from before there were levels send it), length of what follows (4). The dialer sends a hello that names the node it wants; the
-//! other side answers with its own hello, or with a refusal.
+//! The preamble never changes, so that nodes of different versions can refuse each other with a readable reason. It consists of the magic
+//! (8 bytes), the protocol version (2), the kind of message that follows (1: 0 hello, 1 refusal), in a hello the highest feature level that
+//! the sender can read (1; 0 counts as 1, because programs from before feature levels send it), and the length of what follows (4). The
+//! dialer sends a hello that names the node that it wants. The other side answers with its own hello or with a refusal.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::wire::Limits;
 
-/// Version of frames between nodes. Nodes of different versions refuse each other, so a rolling upgrade cannot cross a change of it:
-/// new messages, and new fields behind those that a message has, come with a feature level instead ([`atoll_core::level`]).
+/// The version of frames between nodes. Nodes of different versions refuse each other, so no rolling upgrade can change it. New messages,
+/// and new fields after the existing ones, come with a feature level instead ([`atoll_core::level`]).
 pub const PROTOCOL_VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"ATOLLnet";
 const PREAMBLE_BYTES: usize = 16;
-/// Longest hello or refusal.
+/// The longest hello or refusal, in bytes.
 const MAX_BODY_BYTES: usize = 1024;
-/// Longest name of a cluster.
+/// The longest name of a cluster, in bytes.
 pub(crate) const MAX_CLUSTER_BYTES: usize = 128;
-/// Longest text of a refusal that is sent or read.
+/// The longest text of a refusal that is sent, in bytes.
 const MAX_REASON_BYTES: usize = 512;
 
 /// One life of a node on one data directory.
@@ -35,43 +35,43 @@ pub struct Identity {
     pub storage: StorageId,
 }
 
-/// What each side says about itself.
+/// What each side tells about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cluster: String,
     pub(crate) node: NodeId,
-    /// The node that the dialer wants; in the answer, the node that it got.
+    /// The node that the dialer wants; in the answer, the dialer.
     pub(crate) to: NodeId,
     pub(crate) identity: Identity,
     pub(crate) class: Class,
     pub(crate) limits: Limits,
-    /// The highest feature level that it reads.
+    /// The highest feature level that it can read.
     pub(crate) highest: Level,
-    /// Up to which record its journal is durable. It is sent from a certain feature level on, because programs of the first one refuse a
-    /// longer hello.
+    /// The last record of its journal that is durable. It is sent only from a certain feature level on, because programs of the first level
+    /// refuse a longer hello.
     pub(crate) durable: Option<Lsn>,
 }
 
 /// Why a node refuses another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
-    /// Another protocol version.
+    /// It has another protocol version.
     Version,
-    /// Another cluster.
+    /// It belongs to another cluster.
     Cluster,
-    /// The dialer wanted another node: a wrong address.
+    /// It dialed the wrong address: it wanted another node.
     WrongNode,
-    /// Not a member that this node knows; it may learn of it later.
+    /// This node does not know it as a member, but may learn of it later.
     UnknownNode,
-    /// A node of this id is connected and alive.
+    /// A node with this id is connected and alive.
     Duplicate,
-    /// A hello that cannot be read.
+    /// Its hello cannot be read.
     Malformed,
-    /// A TLS certificate that is not of the node that shows it.
+    /// Its TLS certificate was issued for another node.
     Certificate,
-    /// A program that does not read the feature level of the cluster.
+    /// Its program cannot read the feature level of the cluster.
     Level,
-    /// A data directory that was put back from an older copy.
+    /// Its data directory was put back from an older copy.
     PutBack,
 }
 
@@ -90,9 +90,9 @@ const CODES: [(RefusalCode, u16); 9] = [
 /// A refusal, with a reason for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The kind of reason.
+    /// The kind of refusal.
     pub code: RefusalCode,
-    /// The reason.
+    /// The reason, for an operator.
     pub reason: String,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why there is no connection.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     #[error("{0}")]
@@ -190,9 +190,9 @@ impl Refusal {
     fn decode(body: Bytes) -> Result<Refusal, DecodeError> {
         let from = &mut Reader::new(body);
         let n = u16::decode(from)?;
-        // A newer version may have reasons that this one does not know. The text is enough then.
+        // A newer version may have reasons that this one does not know. The text is still useful.
         let code = CODES.iter().find(|(_, known)| *known == n).map_or(RefusalCode::Malformed, |(c, _)| *c);
-        // The text of a stranger goes into logs, so control characters are removed.
+        // The text may come from a stranger and goes into logs, so control characters are removed.
         let reason = String::decode(from)?.chars().filter(|c| !c.is_control()).collect();
         Ok(Refusal { code, reason })
     }
@@ -216,7 +216,7 @@ pub(crate) async fn write_hello<W: AsyncWrite + Unpin>(to: &mut W, hello: &Hello
     write(to, 0, level, &hello.encode()).await
 }
 
-/// Sends a refusal and ends the sending side.
+/// Sends a refusal and shuts down the sending side.
 pub(crate) async fn write_refusal<W: AsyncWrite + Unpin>(
     to: &mut W,
     refusal: &Refusal,
@@ -225,7 +225,7 @@ pub(crate) async fn write_refusal<W: AsyncWrite + Unpin>(
     to.shutdown().await
 }
 
-/// Reads the other side's first message: a hello or a refusal. Reads not one byte beyond it.
+/// Reads the first message of the other side, which is a hello or a refusal, and no byte beyond it.
 pub(crate) async fn read_hello<R: AsyncRead + Unpin>(from: &mut R) -> Result<Hello, HandshakeError> {
     let mut preamble = [0; PREAMBLE_BYTES];
     from.read_exact(&mut preamble[..8]).await?;
@@ -237,7 +237,7 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(from: &mut R) -> Result<Hel
     let theirs = u16::from_le_bytes([preamble[8], preamble[9]]);
     let what = preamble[10];
     let len = u32::from_le_bytes([preamble[12], preamble[13], preamble[14], preamble[15]]) as usize;
-    // A refusal of any version can be read; a hello only of ours.
+    // A refusal is readable in any version, a hello only in this one.
     if theirs != PROTOCOL_VERSION && what != 1 {
         return Err(HandshakeError::Version { theirs });
     }

@@ -9,45 +9,46 @@ use tokio::sync::Notify;
 
 use crate::handshake::{Identity, Refusal};
 
-/// What happened on the network. Frames and links of one peer and class come in the order in which they happened.
+/// What happened on the network. Frames and links of one peer and class are delivered in the order in which they happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetEvent {
     /// An envelope for [`atoll_core::NodeCore::deliver`].
     Frame {
         /// The sender.
         from: NodeId,
-        /// The connection.
+        /// The class of the connection.
         class: Class,
-        /// The message. A request's number is the connection's own; give it back in the reply as it is.
+        /// The message. The number of a request includes a mark of its connection; use it unchanged in the reply.
         envelope: Envelope,
     },
-    /// The connection that this node dials, for [`atoll_core::NodeCore::set_link`].
+    /// The state of a connection that this node dials, for [`atoll_core::NodeCore::set_link`].
     Link {
         /// The peer.
         peer: NodeId,
-        /// Which connection.
+        /// The class of the connection.
         class: Class,
         /// Its new state.
         link: Link,
     },
-    /// A life of a peer that was not seen before has introduced itself.
+    /// A peer has connected for the first time, or in another life than before.
     Peer {
         /// The peer.
         peer: NodeId,
-        /// Its life and data directory.
+        /// Its life and the identity of its data directory.
         identity: Identity,
     },
-    /// A peer refuses this node; reported once per reason. [`crate::RefusalCode::Duplicate`] is for the operator: this process should stop.
+    /// A peer refuses this node. Reported once per reason. [`crate::RefusalCode::Duplicate`] means that another node has this id, so this
+    /// process should stop.
     Refused {
-        /// Who refused.
+        /// The peer.
         by: NodeId,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
 }
 
 impl NetEvent {
-    /// What it holds in memory, roughly.
+    /// Returns roughly how much memory the event takes.
     pub fn size_bytes(&self) -> usize {
         const FIXED: usize = 128;
         match self {
@@ -74,7 +75,7 @@ struct State {
 pub(crate) struct Inbox {
     limit_bytes: usize,
     state: Mutex<State>,
-    /// Woken when a queue that was over its limit is below half of it.
+    /// Notified when a queue that was at its limit is below it again.
     room: [Notify; 2],
 }
 
@@ -109,7 +110,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until the class is below its limit. Readers wait for the host only, never for a writer (contracts X12).
+    /// Waits until the queue of the class is below its limit. A reader waits only for the host, never for a writer (contracts X12).
     pub(crate) async fn room(&self, class: Class) {
         loop {
             let mut below = std::pin::pin!(self.room[index(class)].notified());
@@ -141,12 +142,12 @@ impl Inbox {
     }
 }
 
-/// The receiving end. One host reads it.
+/// The receiving end of the events. It must have only one reader.
 #[derive(Debug)]
 pub struct NetEvents(pub(crate) Arc<Inbox>);
 
 impl NetEvents {
-    /// Ready when an event is there, or when the network is closed.
+    /// Becomes ready when an event waits, or when the network is closed.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.lock();
         if state.closed || state.queues.iter().any(|q| !q.events.is_empty()) {
@@ -159,18 +160,18 @@ impl NetEvents {
         Poll::Pending
     }
 
-    /// The network is closed: no event follows those that wait.
+    /// Returns whether the network is closed. No more events follow those that wait.
     pub fn is_closed(&self) -> bool {
         self.0.lock().closed
     }
 
-    /// An event is there.
+    /// Returns whether an event waits.
     pub fn has_waiting(&self) -> bool {
         self.0.lock().queues.iter().any(|q| !q.events.is_empty())
     }
 
-    /// Moves waiting events to the end of `into`: control first, but a quarter of the room is reserved for data. Stops at `max_events`, or
-    /// with the event that reaches `max_bytes`. Returns how many.
+    /// Moves waiting events to the end of `into` and returns how many. Control events come first, but a quarter of the limits is reserved
+    /// for data. Stops after `max_events`, or after the event that reaches `max_bytes`.
     pub fn drain(&mut self, into: &mut Vec<NetEvent>, max_events: usize, max_bytes: usize) -> usize {
         let before = into.len();
         let mut room = [false; 2];
@@ -203,7 +204,7 @@ impl NetEvents {
         into.len() - before
     }
 
-    /// The next event, control first; None once the network is closed and all events are taken.
+    /// Returns the next event, control first, or None once the network is closed and all events were taken.
     pub async fn next(&mut self) -> Option<NetEvent> {
         std::future::poll_fn(|cx| self.poll_ready(cx)).await;
         let mut one = Vec::with_capacity(1);
@@ -211,7 +212,7 @@ impl NetEvents {
         one.pop()
     }
 
-    /// Events that wait, per class: number and bytes.
+    /// Returns the events that wait, per class: number and bytes.
     pub fn waiting(&self) -> [(Class, usize, usize); 2] {
         self.0.waiting()
     }

@@ -1,22 +1,22 @@
-//! Framed TCP between the nodes of a cluster: what carries [`atoll_core::Outgoing`] envelopes on a real network.
+//! Framed TCP between the nodes of a cluster. It carries [`atoll_core::Outgoing`] envelopes over a real network.
 //!
-//! For each ordered pair of nodes and each [`atoll_core::Class`] there is one connection, dialed by the side that sends
-//! requests and posts; replies travel back on the connection that their request came by. Control and data are separate
-//! connections, so that a seal never queues behind entries (contracts X11). Nothing here retries, reorders or remembers
-//! a message: what a broken connection loses, the core learns as [`atoll_core::Link::Down`].
+//! Each ordered pair of nodes has one connection per [`atoll_core::Class`]. The side that sends requests and posts dials it, and replies
+//! travel back on the connection of their request. Control and data have separate connections, so that a seal never queues behind entries
+//! (contracts X11). This crate does not retry, reorder or store messages. When a connection breaks and loses some, the core is notified
+//! with [`atoll_core::Link::Down`].
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `wire.rs` | the frame codec: bytes to envelopes and back, limits checked before anything is allocated |
-//! | `handshake.rs` | who are you: magic, version, cluster, identity, limits; refusals with a reason |
-//! | `conn.rs` | one connection: bounded send queue, coalescing writer, reader |
+//! | `handshake.rs` | the handshake: magic, version, cluster, identity, limits; refusals with a reason |
+//! | `conn.rs` | one connection: a bounded send queue, a writer that coalesces frames, a reader |
 //! | `inbox.rs` | events for the host, bounded per class, control first |
 //! | `net.rs` | [`Net`]: routes envelopes, keeps the address book |
-//! | `dial.rs`, `accept.rs` | how connections come about: back-off and look-up, admission and floods |
-//! | `tls.rs`, `listen.rs` | mutual TLS from PEM files; no plaintext listener beyond loopback |
-//! | `stats.rs` | counters, and log lines that a flood cannot multiply |
+//! | `dial.rs`, `accept.rs` | how connections are made: back-off and address lookup; admission and protection from floods |
+//! | `tls.rs`, `listen.rs` | mutual TLS from PEM files; no listener beyond loopback without TLS, unless the operator allows it |
+//! | `stats.rs` | counters, and a limit for repeated log lines |
 //!
-//! Threads and clocks: everything runs as tasks of the runtime that [`Net::start`] is called on.
+//! Everything runs as tasks of the runtime on which [`Net::start`] is called.
 
 mod accept;
 mod conn;

@@ -1,4 +1,4 @@
-//! No door listens beyond loopback without TLS unless the operator explicitly allows it (design §10).
+//! No door listens beyond loopback without TLS, unless the operator explicitly allows it (design §10).
 
 use std::net::SocketAddr;
 
@@ -9,11 +9,11 @@ use std::net::SocketAddr;
      address, or set listen_beyond_loopback_without_tls"
 )]
 pub struct ListenRefused {
-    /// The address asked for.
+    /// The requested address.
     pub address: SocketAddr,
 }
 
-/// Whether a listener may be opened at `address`: with TLS, on loopback, or because the operator allowed it.
+/// Checks whether a listener may be opened at `address`: with TLS, on loopback, or if the operator allows it.
 pub fn check_listener(
     address: SocketAddr,
     tls: bool,

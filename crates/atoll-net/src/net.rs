@@ -1,4 +1,4 @@
-//! The network of one node: routes envelopes to connections, keeps the address book.
+//! The network of one node: routes envelopes to connections and keeps the address book.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,24 +23,24 @@ use crate::wire::{Limits, REQUEST_BITS, Wire};
 
 const CLASSES: [Class; 2] = [Class::Control, Class::Data];
 
-/// The network did not start. Nothing listens.
+/// Why the network did not start. Nothing listens.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The listener cannot be opened.
     #[error("listening on {address}: {error}")]
     Listen {
-        /// As configured.
+        /// The address as configured.
         address: String,
-        /// Why not.
+        /// The error.
         error: std::io::Error,
     },
-    /// Plaintext beyond loopback.
+    /// The listener would be plaintext beyond loopback.
     #[error(transparent)]
     Refused(#[from] ListenRefused),
     /// The PEM files cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// A cluster name that no peer would accept.
+    /// No peer would accept the cluster name.
     #[error("the cluster name has {0} bytes; 1 to {MAX_CLUSTER_BYTES} are taken")]
     Cluster(usize),
 }
@@ -48,7 +48,7 @@ pub enum StartError {
 struct Peer {
     address: String,
     dialers: Vec<AbortHandle>,
-    /// Notified when the peer connects to us: it is back, so the pause before the next attempt is cut short.
+    /// Notified when the peer connects to this node. It is back, so the pause before the next attempt ends.
     back: Arc<Notify>,
 }
 
@@ -57,7 +57,7 @@ struct State {
     peers: BTreeMap<NodeId, Peer>,
     dialed: BTreeMap<(NodeId, Class), Arc<Conn>>,
     accepted: BTreeMap<(NodeId, Class), Arc<Conn>>,
-    /// The last life of each peer that was reported.
+    /// The last life of each peer that was reported to the host.
     lives: BTreeMap<NodeId, Identity>,
     next_generation: u16,
     acceptor: Option<AbortHandle>,
@@ -77,13 +77,13 @@ pub(crate) struct Shared {
     state: Mutex<State>,
 }
 
-/// A handle to the network of this node. Cheap to clone; the network stops with [`Net::shutdown`].
+/// A handle to the network of this node. Cheap to clone. The network runs until [`Net::shutdown`] or [`Net::close`].
 #[derive(Clone)]
 pub struct Net(Arc<Shared>);
 
 impl Net {
-    /// Opens the listener and starts to accept. Peers are dialed once [`Net::set_peers`] names them, and only peers are admitted. Runs on
-    /// the current runtime.
+    /// Opens the listener and starts to accept connections. Peers are dialed once [`Net::set_peers`] names them, and only peers are
+    /// admitted. Runs on the current runtime.
     pub async fn start(options: NetOptions) -> Result<(Net, NetEvents), StartError> {
         if options.cluster.is_empty() || options.cluster.len() > MAX_CLUSTER_BYTES {
             return Err(StartError::Cluster(options.cluster.len()));
@@ -110,30 +110,30 @@ impl Net {
         Ok((Net(shared), NetEvents(inbox)))
     }
 
-    /// Where this node listens.
+    /// Returns the address on which this node listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.0.local
     }
 
-    /// Counters since start.
+    /// Returns the counters since start.
     pub fn stats(&self) -> NetStats {
         self.0.counters.snapshot()
     }
 
-    /// Bytes that wait in the send queue of each connection.
+    /// Returns the bytes in the send queue of each connection.
     pub fn queued(&self) -> Vec<(NodeId, Class, usize)> {
         let state = self.0.lock();
         let conns = state.dialed.values().chain(state.accepted.values());
         conns.map(|c| (c.peer, c.class, c.queued_bytes())).collect()
     }
 
-    /// Events that wait for the host, per class: number and bytes.
+    /// Returns the events that wait for the host, per class: number and bytes.
     pub fn waiting(&self) -> [(Class, usize, usize); 2] {
         self.0.inbox.waiting()
     }
 
-    /// The nodes to be connected with, and where they are (`host:port`); all others are disconnected and refused. A changed
-    /// address is dialed at once. This node itself may be in the list.
+    /// Sets the nodes to connect to, with their addresses (`host:port`). All other nodes are disconnected and refused. If an address has
+    /// changed, the new one is dialed at once. The list may contain this node itself.
     pub fn set_peers(&self, peers: BTreeMap<NodeId, String>) {
         let mut state = self.0.lock();
         if state.stopping {
@@ -178,8 +178,8 @@ impl Net {
         }
     }
 
-    /// Queues envelopes on their connections; never waits. An envelope without a connection is dropped: the core learns that from the
-    /// [`NetEvent::Link`] that is on its way to it.
+    /// Queues envelopes on their connections without waiting. An envelope without a connection is dropped; a [`NetEvent::Link`] tells the
+    /// core that the connection is down. If a request does not fit, the core gets a reply that says that it was not sent.
     pub fn send(&self, frames: impl IntoIterator<Item = Outgoing>) {
         let state = self.0.lock();
         for outgoing in frames {
@@ -187,8 +187,7 @@ impl Net {
         }
     }
 
-    /// Ends all connections, after what is queued has been written or `patience` is over. No more events follow those
-    /// that are there.
+    /// Ends all connections once their queues are written, or after `patience`. Events that already wait can still be read; no more follow.
     pub async fn shutdown(&self, patience: Duration) {
         let conns: Vec<Arc<Conn>> = {
             let mut state = self.0.lock();
@@ -205,11 +204,11 @@ impl Net {
         self.close();
     }
 
-    /// Like [`Net::shutdown`] without patience: peers see the connections end at once. For a node that cannot go on.
+    /// Ends all connections at once, without writing their queues. For a node that cannot continue.
     pub fn close(&self) {
         let mut state = self.0.lock();
         state.stopping = true;
-        // Accepted connections end with the acceptor, so on a clean end it stays until they have written what was queued.
+        // Accepted connections end with the acceptor. A clean shutdown therefore keeps it until they have written their queues.
         state.acceptor.take().iter().for_each(AbortHandle::abort);
         for peer in std::mem::take(&mut state.peers).into_values() {
             peer.dialers.iter().for_each(AbortHandle::abort);
@@ -226,14 +225,14 @@ async fn open_listener(options: &NetOptions) -> Result<TcpListener, StartError> 
     let failed = |error| StartError::Listen { address: options.listen.clone(), error };
     let addresses: Vec<SocketAddr> =
         tokio::net::lookup_host(&options.listen).await.map_err(failed)?.collect();
-    // All addresses that a name stands for are checked, so that a second one cannot slip through.
+    // Check all addresses of a name, so that none of them bypasses the check.
     for address in &addresses {
         check_listener(*address, options.tls.is_some(), options.allow_plaintext_beyond_loopback)?;
     }
     TcpListener::bind(&addresses[..]).await.map_err(failed)
 }
 
-/// Settings of every socket: frames leave as soon as they are written, and a vanished machine is noticed although it sends nothing.
+/// Sets the options of a socket: frames are sent without delay, and an unreachable machine is noticed even if nothing is sent to it.
 pub(crate) fn tune(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
     let keepalive = socket2::TcpKeepalive::new()
@@ -288,7 +287,7 @@ impl Shared {
         }
     }
 
-    /// A reply goes back on the very connection that its request came by, or nowhere: later lives of the peer count from zero again.
+    /// Sends a reply on the connection of its request, or drops it: a later life of the peer counts its requests from zero again.
     fn route_reply(&self, state: &State, to: NodeId, class: Class, n: u64, envelope: Envelope) {
         let conn = state.accepted.get(&(to, class)).filter(|c| u64::from(c.generation) == n >> REQUEST_BITS);
         let Some(conn) = conn else { return count(&self.counters.dropped_replies) };
@@ -303,14 +302,14 @@ impl Shared {
         if conn.push(Wire::Envelope(Envelope { exchange, frame: envelope.frame })).is_err()
             && !conn.is_closed()
         {
-            // A call without reply would wait for ever; a closed connection tells the peer (contracts X12).
+            // Without the reply, the call would wait forever. The closed connection notifies the peer (contracts X12).
             count(&self.counters.broken_by_full_replies);
             tracing::warn!(%to, ?class, "the peer does not read its replies; its connection is closed");
             conn.close("the peer does not read its replies");
         }
     }
 
-    /// A request that never left: its caller learns that it did not happen. A post is dropped, as posts may be.
+    /// Answers a request that was not sent with a reply that says so. A post is dropped, which is allowed for posts.
     fn refuse_here(&self, to: NodeId, class: Class, exchange: Exchange, why: &str) {
         if let Exchange::Request(n) = exchange {
             let frame = Refused { reason: format!("not sent: {why}") }.into_frame(roles::NONE);
@@ -319,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// What this node says about itself to `to`.
+    /// Returns the hello of this node to `to`.
     pub(crate) fn hello(&self, to: NodeId, class: Class) -> Hello {
         let o = &self.options;
         Hello {
@@ -334,8 +333,8 @@ impl Shared {
         }
     }
 
-    /// Whether the node that introduced itself may come in. Waits for the answer of a connected node of the same id,
-    /// if there is one of another life.
+    /// Decides whether to admit the node that sent the hello. If a node with the same id is connected in another life, first waits for an
+    /// answer from it.
     pub(crate) async fn admit(&self, hello: &Hello, remote: SocketAddr) -> Result<(), Refusal> {
         self.admit_by_name(hello, remote)?;
         let others: Vec<Arc<Conn>> = {
@@ -399,7 +398,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a connection in; an older one of the same peer, class and direction ends. None if the peer was removed.
+    /// Registers a connection and closes an older one of the same peer, class and direction. Returns None if the peer was removed or this
+    /// node stops.
     pub(crate) fn register(&self, hello: &Hello, dialed: bool, remote: SocketAddr) -> Option<Arc<Conn>> {
         let mut state = self.lock();
         if state.stopping || !state.peers.contains_key(&hello.node) {
@@ -440,7 +440,7 @@ impl Shared {
         Some(conn)
     }
 
-    /// The connection has ended; does nothing if it is forgotten already.
+    /// Closes a connection and removes it, unless it was removed before.
     pub(crate) fn unregister(&self, conn: &Arc<Conn>) {
         conn.close("the connection has ended");
         self.forget(&mut self.lock(), conn);
@@ -456,7 +456,7 @@ impl Shared {
         }
     }
 
-    /// Called after the connection is closed, so that nothing follows the "down" but a new "up".
+    /// Must be called after the connection is closed, so that only a new `Up` can follow this `Down`.
     fn forget_dialed(&self, state: &mut State, conn: &Arc<Conn>) {
         let key = (conn.peer, conn.class);
         if state.dialed.get(&key).is_some_and(|c| Arc::ptr_eq(c, conn)) {

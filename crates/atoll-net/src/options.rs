@@ -1,4 +1,4 @@
-//! Settings of [`crate::Net`], with what too small and too large does.
+//! Options of [`crate::Net`], with the effects of values that are too small or too large.
 
 use std::time::Duration;
 
@@ -6,51 +6,51 @@ use atoll_core::{Incarnation, LevelRange, Levels, NodeId, StorageId, Witness};
 
 use crate::tls::TlsFiles;
 
-/// Settings of [`crate::Net::start`].
+/// Options of [`crate::Net::start`].
 #[derive(Clone, Debug)]
 pub struct NetOptions {
-    /// This node.
+    /// The id of this node.
     pub node: NodeId,
-    /// This life of it.
+    /// This life of the node.
     pub incarnation: Incarnation,
-    /// Its data directory.
+    /// The storage identity of its data directory.
     pub storage: StorageId,
-    /// Feature levels: nodes whose program does not read the active one are refused.
+    /// The feature levels. Nodes whose program cannot read the active level are refused.
     pub levels: Levels,
-    /// How far the journals of this node and of the others have come: one whose data directory was put back from an older copy
-    /// is refused.
+    /// How far the journals of this node and of other nodes are known to be durable. A node whose data directory was put back from an older
+    /// copy is refused.
     pub witness: Witness,
-    /// Name of the cluster: nodes of another one are refused. At most 128 bytes.
+    /// The name of the cluster, at most 128 bytes. Nodes of other clusters are refused.
     pub cluster: String,
-    /// Where to listen, `host:port`; port 0 takes a free one, see [`crate::Net::local_addr`].
+    /// Where to listen, as `host:port`. Port 0 selects a free port, see [`crate::Net::local_addr`].
     pub listen: String,
-    /// Mutual TLS; None is plaintext, which is refused beyond loopback unless the next field allows it.
+    /// Files for mutual TLS. None is plaintext, which is refused beyond loopback unless the next field allows it.
     pub tls: Option<TlsFiles>,
-    /// The operator explicitly allowed other machines to connect without TLS.
+    /// Whether the operator explicitly allows other machines to connect without TLS.
     pub allow_plaintext_beyond_loopback: bool,
-    /// A connection's send queue, in bytes, from which the core is told [`atoll_core::Link::Full`]; half of it is
-    /// [`atoll_core::Link::Up`] again. Twice this is never exceeded. Too small: throughput; too large: memory, and old
-    /// messages to a slow peer.
+    /// Limit of a connection's send queue, in bytes. When it is reached, the core is notified with [`atoll_core::Link::Full`]; below half
+    /// of it, with [`atoll_core::Link::Up`]. The queue never holds more than twice this, except for a single larger frame. If it is too
+    /// small, throughput falls. If it is too large, it costs memory, and a slow peer gets old messages.
     pub queue_bytes: usize,
-    /// Frames of one class that wait for the host, in bytes; above it that class's connections are not read.
+    /// Limit for the frames of one class that wait for the host, in bytes. At the limit, the connections of that class are not read.
     pub inbox_bytes: usize,
-    /// Time for TLS and the exchange of names, together.
+    /// Time limit for the TLS and Atoll handshakes together.
     pub handshake_timeout: Duration,
-    /// Time for one TCP connect.
+    /// Time limit for one TCP connect.
     pub connect_timeout: Duration,
-    /// First pause after a connection failed; doubles up to `backoff_max`, each pause drawn from half to three halves.
+    /// The first pause after a failed connection. It doubles up to `backoff_max`; each pause is multiplied by a random factor from 0.5 to
+    /// 1.5.
     pub backoff_min: Duration,
-    /// Longest pause before the next attempt. Too large: a restarted node is found late.
+    /// The longest pause before the next attempt. If it is too large, a restarted node is found late.
     pub backoff_max: Duration,
-    /// How long a connected node has to answer when another one claims its id.
+    /// How long a connected node may take to answer when another node claims its id.
     pub duplicate_probe_timeout: Duration,
-    /// Connections that have not introduced themselves; the oldest goes when one more comes, so that garbage cannot
-    /// keep peers out.
+    /// The most incoming connections whose handshake is not complete. One more closes the oldest, so that garbage cannot keep peers out.
     pub max_handshakes: usize,
 }
 
 impl NetOptions {
-    /// Defaults for a node that listens at `listen`.
+    /// Returns the defaults for a node that listens at `listen`.
     pub fn new(
         node: NodeId,
         incarnation: Incarnation,

@@ -1,4 +1,4 @@
-//! Counters, and log lines that a flood cannot multiply.
+//! Counters, and a limit for repeated log lines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ macro_rules! counters {
         }
 
         impl NetStats {
-            /// Each counter with its name.
+            /// Returns each counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -29,25 +29,25 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that came in.
+    /// Incoming TCP connections.
     accepted,
-    /// Of those, how many began with something else than an Atoll handshake, or with nothing in time.
+    /// Incoming connections that did not complete a valid Atoll handshake in time, including those whose TLS handshake failed.
     rejected_garbage,
-    /// Of those, how many were refused by name: version, cluster, unknown or duplicate node.
+    /// Incoming connections that were refused with a reason, for example the version, the cluster, or an unknown or duplicate node.
     rejected_handshakes,
-    /// Of those, how many had to go for newer ones before they introduced themselves.
+    /// Incoming connections that were closed before their handshake, because newer ones exceeded the limit.
     evicted_handshakes,
-    /// TLS handshakes that failed, in and out.
+    /// TLS handshakes that failed, incoming and outgoing.
     failed_tls,
-    /// Connections made to peers, handshake included.
+    /// Connections made to peers, including the handshake.
     dialed,
-    /// Attempts that failed.
+    /// Attempts to connect to peers that failed.
     failed_dials,
-    /// Connections that ended because of bytes that are no frame.
+    /// Connections that were closed because of an invalid frame.
     broken_by_bad_frame,
-    /// Connections that ended because the peer had more requests in flight than the handshake allows.
+    /// Connections that were closed because the peer had more requests in flight than the handshake allows.
     broken_by_too_many_requests,
-    /// Connections that ended because the peer did not read its replies.
+    /// Connections that were closed because the peer did not read its replies.
     broken_by_full_replies,
     /// Frames read.
     frames_in,
@@ -57,13 +57,13 @@ counters! {
     bytes_in,
     /// Bytes of frames written.
     bytes_out,
-    /// Write calls: `frames_out` over this is how well writes coalesce.
+    /// Write calls. `frames_out` divided by this shows how well writes coalesce.
     writes,
-    /// Requests and posts dropped because the connection was gone or its queue full.
+    /// Requests and posts dropped because there was no connection, its queue was full, or too many requests were in flight.
     dropped,
     /// Replies dropped because the connection of their request was gone.
     dropped_replies,
-    /// Frames not sent because they are above the peer's limits.
+    /// Frames not sent because they exceed the limits of the connection.
     oversized,
 }
 
@@ -75,12 +75,12 @@ pub(crate) fn add(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }
 
-/// At most one log line a second; says how many it stands for.
+/// Permits at most one log line per second, and counts the events that it stands for.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle(Mutex<(Option<Instant>, u64)>);
 
 impl Throttle {
-    /// The number of events since the last line, this one included; None to stay silent.
+    /// Returns the number of events since the last line, including this one, or None if no line is due.
     pub(crate) fn pass(&self) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.1 += 1;

@@ -1,5 +1,5 @@
-//! Mutual TLS from PEM files. Both sides show a certificate of the cluster's own authority, which carries the id of its node as the DNS
-//! name `node-ID`. Without that name, the holder of any certificate of the authority, for example a client, could connect as any node.
+//! Mutual TLS from PEM files. Both sides present a certificate of the cluster's own authority, which contains the DNS name `node-ID` of its
+//! node. Without that name, anybody with a certificate of the authority, such as a client, could connect as any node.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,42 +12,42 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Where the PEM files are.
+/// The PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of the authorities that peers' certificates must come from.
+    /// The certificates of the authorities that may issue certificates of peers.
     pub ca: PathBuf,
-    /// This node's certificate, then intermediates.
+    /// This node's certificate, followed by intermediate certificates.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of this node.
     pub key: PathBuf,
-    /// The name that peers' certificates must carry; None takes the host from each peer's address.
+    /// The name that the certificates of peers must contain. None takes the host from each peer's address.
     pub server_name: Option<String>,
 }
 
-/// TLS could not be set up. Nothing listens.
+/// Why TLS could not be set up. Nothing listens.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file could not be read, or is not PEM of the right kind.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was wrong.
+        /// The error.
         error: rustls::pki_types::pem::Error,
     },
-    /// A file with no certificate in it.
+    /// A file contains no certificate.
     #[error("{}: no certificate in it", path.display())]
     Empty {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// An authority's certificate that cannot be used.
+    /// The certificate of an authority cannot be used.
     #[error("{}: {error}", path.display())]
     Authority {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was wrong.
+        /// The error.
         error: rustls::Error,
     },
     /// Certificate and key do not match, or the key is of an unknown kind.
@@ -57,15 +57,15 @@ pub enum TlsError {
         cert: PathBuf,
         /// The key.
         key: PathBuf,
-        /// What was wrong.
+        /// The error.
         error: rustls::Error,
     },
-    /// The verifier of client certificates could not be made.
+    /// The verifier of client certificates could not be created.
     #[error("{}: {error}", path.display())]
     Verifier {
-        /// The authorities' file.
+        /// The file with the authorities.
         path: PathBuf,
-        /// What was wrong.
+        /// The error.
         error: rustls::server::VerifierBuilderError,
     },
     /// The configured certificate was not issued for this node.
@@ -73,15 +73,15 @@ pub enum TlsError {
     NotThisNode {
         /// The certificate.
         cert: PathBuf,
-        /// What it lacks.
+        /// The name that it lacks.
         name: String,
     },
-    /// The name to check against is not a valid name.
+    /// The server name is neither a DNS name nor an IP address.
     #[error("{0:?} is neither a DNS name nor an IP address")]
     Name(String),
 }
 
-/// Both directions, ready for use.
+/// The TLS configuration of both directions.
 #[derive(Clone)]
 pub struct Tls {
     pub(crate) acceptor: TlsAcceptor,
@@ -100,7 +100,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 impl Tls {
-    /// Reads the files of a node; every error names the file.
+    /// Loads the files of a node. Errors name the file.
     pub fn load(files: &TlsFiles, node: NodeId) -> Result<Tls, TlsError> {
         let TlsFiles { ca, cert, key, server_name } = files;
         let mut roots = RootCertStore::empty();
@@ -143,7 +143,7 @@ impl Tls {
         })
     }
 
-    /// The name that the certificate of the peer at `host:port` must carry.
+    /// Returns the name that the certificate of the peer at `host:port` must contain.
     pub(crate) fn name_for(&self, address: &str) -> Result<ServerName<'static>, TlsError> {
         match &self.server_name {
             Some(name) => Ok(name.clone()),
@@ -155,12 +155,12 @@ impl Tls {
     }
 }
 
-/// The DNS name that the certificate of a node carries.
+/// Returns the DNS name in the certificate of a node.
 pub(crate) fn name_of_node(node: NodeId) -> String {
     format!("node-{node}")
 }
 
-/// Whether a certificate, whose chain was checked, is that of a node.
+/// Returns whether a certificate contains the name of a node. Its chain must have been verified before.
 pub(crate) fn is_of_node(certificate: Option<&CertificateDer<'_>>, node: NodeId) -> bool {
     let Some(parsed) = certificate.and_then(|c| ParsedCertificate::try_from(c).ok()) else { return false };
     name_of(&name_of_node(node)).is_ok_and(|name| rustls::client::verify_server_name(&parsed, &name).is_ok())

@@ -1,8 +1,8 @@
-//! The frame codec: a header of 24 bytes, lengths of the payloads, head, payloads.
+//! The frame codec: a header of 24 bytes, the lengths of the payloads, the head, the payloads.
 //!
 //! | bytes | field |
 //! | --- | --- |
-//! | 0..4 | length of everything behind the header |
+//! | 0..4 | length of everything after the header |
 //! | 4..6 | kind of the message |
 //! | 6 | target role |
 //! | 7 | exchange: 0 post, 1 request, 2 reply, 3 ping, 4 pong |
@@ -10,10 +10,10 @@
 //! | 16..20 | length of the head |
 //! | 20..22 | number of payloads |
 //! | 22..24 | zero |
-//! | 24.. | length of each payload (4 bytes each), head, payloads |
+//! | 24.. | the length of each payload (4 bytes each), the head, the payloads |
 //!
-//! Little endian. TCP (or TLS) has its own checksum, and what a node keeps is checked again by its journal, so frames
-//! carry none. Limits are checked on the header, before anything is allocated for the rest.
+//! All numbers are little endian. Frames carry no checksum: TCP and TLS have their own, and the journal adds checksums to what a node
+//! stores. The limits are checked on the header, before memory is allocated for the rest.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -23,36 +23,36 @@ use atoll_core::{Envelope, Exchange, Frame, RoleKind};
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Length of the fixed part.
+/// Length of the header.
 pub const HEADER_BYTES: usize = 24;
-/// Request numbers on the wire are below 2 to this; the receiver uses the bits above for its connection.
+/// Request numbers on the wire are below 2 to the power of this. The receiver uses the bits above to mark its connection.
 pub const REQUEST_BITS: u32 = 48;
 
-/// Bodies up to this stay in the read buffer until they are whole; larger ones are read into their own allocation.
+/// Bodies up to this size stay in the read buffer until they are complete. Larger ones are read into their own allocation.
 const SMALL_BODY_BYTES: usize = 4 * 1024;
 const READ_BUFFER_BYTES: usize = 64 * 1024;
-/// Heads up to this are gathered with the headers; longer ones go to the socket from where they are.
+/// Heads up to this size are copied behind the headers. Longer ones are written to the socket from where they are.
 const SMALL_HEAD_BYTES: usize = 4 * 1024;
 
-/// Most requests of one connection that wait for their replies (contracts X12). Too small: requests for many logs on few nodes are refused
-/// as not sent. Too large: a peer that keeps asking costs much memory.
+/// How many requests of one connection may wait for their replies (contracts X12). If it is too small, requests for many logs on few nodes
+/// are refused as not sent. If it is too large, a peer with many requests costs much memory.
 pub const MAX_REQUESTS_IN_FLIGHT: u32 = 65_536;
 
-/// What a frame, and a connection, may hold.
+/// Limits of a frame and of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest head.
+    /// The longest head, in bytes.
     pub head_bytes: u32,
-    /// All payloads of a frame together.
+    /// The most bytes in all payloads of a frame together.
     pub payload_bytes: u32,
-    /// Payloads in a frame.
+    /// The most payloads in a frame.
     pub payloads: u16,
-    /// Requests without a reply, on one connection.
+    /// The most requests without a reply on one connection.
     pub requests: u32,
 }
 
 impl Limits {
-    /// What this version takes.
+    /// The limits of this version.
     pub const OURS: Limits = Limits {
         head_bytes: MAX_HEAD_BYTES as u32,
         payload_bytes: MAX_PAYLOAD_BYTES as u32,
@@ -60,7 +60,7 @@ impl Limits {
         requests: MAX_REQUESTS_IN_FLIGHT,
     };
 
-    /// What both sides take.
+    /// Returns the limits that satisfy both sides.
     #[must_use]
     pub fn both(self, other: Limits) -> Limits {
         Limits {
@@ -71,7 +71,7 @@ impl Limits {
         }
     }
 
-    /// Whether a frame keeps to them.
+    /// Returns whether a frame is within the limits.
     pub fn allow(&self, frame: &Frame) -> bool {
         let payload_bytes: usize = frame.payloads.iter().map(Bytes::len).sum();
         frame.head.len() <= self.head_bytes as usize
@@ -80,13 +80,13 @@ impl Limits {
     }
 }
 
-/// Bytes that are no frame, or one above the limits. The connection is closed: there is no way to find the next frame.
+/// Bytes that are not a valid frame within the limits. The connection is closed, because the start of the next frame is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// No such exchange.
+    /// An unknown exchange.
     #[error("exchange {0} is not known (0 to 4)")]
     Exchange(u8),
-    /// A number where none belongs, or one that is too large.
+    /// A request number in a post, or one that is too large.
     #[error("request number {number} does not fit exchange {exchange}")]
     Number {
         /// The exchange.
@@ -94,37 +94,37 @@ pub enum WireError {
         /// The number.
         number: u64,
     },
-    /// A head above the limit.
+    /// A head that is longer than the limit.
     #[error("a head of {got} bytes; at most {limit} are taken")]
     Head {
-        /// As claimed.
+        /// The claimed length.
         got: u32,
-        /// As allowed.
+        /// The limit.
         limit: u32,
     },
     /// Too many payloads.
     #[error("{got} payloads in a frame; at most {limit} are taken")]
     Payloads {
-        /// As claimed.
+        /// The claimed number.
         got: u16,
-        /// As allowed.
+        /// The limit.
         limit: u16,
     },
-    /// Payloads above the limit.
+    /// More payload bytes than the limit.
     #[error("{got} payload bytes in a frame; at most {limit} are taken")]
     PayloadBytes {
-        /// As claimed.
+        /// The claimed number of bytes.
         got: u64,
-        /// As allowed.
+        /// The limit.
         limit: u32,
     },
     /// Lengths that contradict each other.
     #[error("the lengths in a frame do not add up to its {body} bytes")]
     Lengths {
-        /// Length of the body as the header has it.
+        /// The length of the body according to the header.
         body: u32,
     },
-    /// The reserved bytes are in use.
+    /// The reserved bytes are not zero.
     #[error("reserved bytes are {0:#06x}, not zero")]
     Reserved(u16),
     /// A ping or pong with a message in it.
@@ -132,19 +132,19 @@ pub enum WireError {
     PingBody,
 }
 
-/// What one frame carries.
+/// The contents of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// A message for the core.
     Envelope(Envelope),
-    /// Asks whether the peer is there. The connection itself answers.
+    /// Asks whether the peer is alive. The connection itself answers.
     Ping(u64),
     /// The answer to a ping.
     Pong(u64),
 }
 
 impl Wire {
-    /// What it takes on the wire.
+    /// Returns the length of the frame on the wire.
     pub fn encoded_bytes(&self) -> usize {
         match self {
             Wire::Envelope(e) => HEADER_BYTES + 4 * e.frame.payloads.len() + e.frame.size_bytes(),
@@ -153,7 +153,7 @@ impl Wire {
     }
 }
 
-/// The fixed part, checked against limits.
+/// The header, checked against the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     body_bytes: u32,
@@ -215,7 +215,7 @@ impl Header {
         Ok(())
     }
 
-    /// The frame, its parts sharing `body`, which is exactly as long as the header says.
+    /// Returns the frame. Its parts share `body`, which must have exactly the length that the header says.
     fn open(self, mut body: Bytes) -> Result<Wire, WireError> {
         let wrong = WireError::Lengths { body: self.body_bytes };
         match self.exchange {
@@ -246,22 +246,22 @@ impl Header {
     }
 }
 
-/// Turns a stream of bytes into frames.
+/// Assembles frames from a stream of bytes.
 ///
-/// Every frame gets an allocation of its own, of exactly its length, so that a payload that the node keeps pins nothing
-/// else (contracts X13). A payload is copied at most once behind the socket: out of the read buffer, if it came with
-/// other frames or is small; a larger one is read into its place.
+/// Each frame gets its own allocation of exactly its length, so a payload that the node keeps holds no other memory (contracts X13). After
+/// the socket, a payload is copied at most once: out of the read buffer, if it is small or came together with other frames. A larger
+/// payload is read directly into its allocation.
 #[derive(Debug)]
 pub struct Assembler {
     limits: Limits,
     buffer: Box<[u8]>,
     filled: Range<usize>,
-    /// A large frame whose body is not all there.
+    /// A large frame whose body is not complete.
     partial: Option<(Header, BytesMut)>,
 }
 
 impl Assembler {
-    /// An empty assembler.
+    /// Creates an empty assembler.
     pub fn new(limits: Limits) -> Self {
         Assembler {
             limits,
@@ -271,12 +271,12 @@ impl Assembler {
         }
     }
 
-    /// True if no byte of an unfinished frame is held: the stream may end here.
+    /// Returns true if no part of an unfinished frame is held, so the stream may end here.
     pub fn is_empty(&self) -> bool {
         self.partial.is_none() && self.filled.is_empty()
     }
 
-    /// Takes bytes without a socket, for tests: as many as fit, and says how many.
+    /// Takes as many of the bytes as fit and returns how many, for tests without a socket.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         self.make_room();
         let n = bytes.len().min(self.buffer.len() - self.filled.end);
@@ -285,7 +285,7 @@ impl Assembler {
         n
     }
 
-    /// Reads once from the socket; 0 is its end. Cancelling it loses nothing.
+    /// Reads once from the socket and returns the number of bytes; 0 is the end of the stream. Cancelling it loses nothing.
     pub async fn read<R: AsyncRead + Unpin>(&mut self, from: &mut R) -> std::io::Result<usize> {
         if let Some((header, body)) = &mut self.partial {
             let missing = header.body_bytes as usize - body.len();
@@ -307,7 +307,7 @@ impl Assembler {
         }
     }
 
-    /// The next whole frame; None if more bytes are needed. After an error the stream is of no use.
+    /// Returns the next whole frame, or None if more bytes are needed. After an error the assembler must not be used any more.
     #[allow(clippy::should_implement_trait)] // It is no iterator: None is not the end.
     pub fn next(&mut self) -> Result<Option<Wire>, WireError> {
         if let Some((header, mut body)) = self.partial.take() {
@@ -346,31 +346,31 @@ enum Piece {
     Shared(Bytes),
 }
 
-/// Frames on their way into one `writev`: headers and small heads gathered, payloads where they are.
+/// Frames that wait for one `writev`. Headers and small heads are copied together; payloads stay where they are.
 #[derive(Default)]
 pub struct WriteBatch {
     gathered: BytesMut,
     pieces: Vec<Piece>,
-    /// First piece that is not all written, and how much of it is.
+    /// The first piece that is not completely written, and how much of it is written.
     next: usize,
     offset: usize,
     bytes: usize,
 }
 
 impl WriteBatch {
-    /// Makes the batch ready for new frames; keeps its buffers.
+    /// Removes all frames but keeps the buffers.
     pub fn clear(&mut self) {
         self.gathered.clear();
         self.pieces.clear();
         (self.next, self.offset, self.bytes) = (0, 0, 0);
     }
 
-    /// Bytes pushed since the last clear.
+    /// Returns the bytes pushed since the last clear.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds a frame behind the others. Its numbers and lengths are within the limits: that is checked when it is queued.
+    /// Adds a frame at the end. Its number and lengths must be within the limits, which is checked when it is queued.
     pub fn push(&mut self, wire: Wire) {
         let start = self.gathered.len();
         self.bytes += wire.encoded_bytes();
@@ -398,7 +398,7 @@ impl WriteBatch {
             Some(f) => (f.kind, f.head.len(), f.payloads.len(), f.size_bytes() + 4 * f.payloads.len()),
             None => (0, 0, 0, 0),
         };
-        // The casts cannot cut anything off: see `push`.
+        // The casts lose nothing, because the limits were checked.
         out.put_u32_le(body as u32);
         out.put_u16_le(kind);
         out.put_slice(&role_and_tag);
@@ -421,7 +421,7 @@ impl WriteBatch {
         }
     }
 
-    /// What is left to write, as far as it fits into `slices`; returns how many are in use, 0 when all is written.
+    /// Fills `slices` with what remains to be written. Returns how many are in use; 0 if everything is written.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.offset;
         let mut used = 0;
@@ -437,7 +437,7 @@ impl WriteBatch {
         used
     }
 
-    /// The socket took `n` more bytes.
+    /// Notes that the socket accepted `n` more bytes.
     pub fn advance(&mut self, n: usize) {
         self.offset += n;
         while let Some(piece) = self.pieces.get(self.next) {
@@ -453,7 +453,7 @@ impl WriteBatch {
         }
     }
 
-    /// All of it in one buffer, for tests.
+    /// Returns what remains to be written as one buffer, for tests.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut slices = vec![IoSlice::new(&[]); self.pieces.len()];
         let n = self.slices(&mut slices);

@@ -1,4 +1,4 @@
-//! Two nodes over real sockets: order, separation of classes, loss and return of a peer.
+//! Two nodes over real sockets: order, separation of the classes, loss and return of a peer.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -57,7 +57,7 @@ async fn a_kept_payload_pins_nothing_but_its_frame() {
         let (_, _, got) = b.until_frame().await;
         drop(got.frame.head);
         let payload = got.frame.payloads.into_iter().next().unwrap();
-        // The only holder may take the allocation over: nobody else shares it.
+        // `try_into_mut` succeeds only for the sole holder of an allocation.
         assert!(payload.try_into_mut().is_ok());
     }
 }
@@ -67,7 +67,7 @@ async fn control_passes_by_data_that_nobody_reads() {
     let mut slow = options(2, 22);
     slow.inbox_bytes = 1 << 20;
     let (mut a, mut b) = pair_of(options(1, 11), slow).await;
-    // Far more than inbox and sockets hold: the data connection stands still.
+    // This is far more than the inbox and the sockets hold, so the data connection stalls.
     let block = Bytes::from(vec![7; 1 << 20]);
     let post = |class, payload| outgoing(2, class, Exchange::Post, frame(1, Bytes::new(), vec![payload]));
     for _ in 0..40 {
@@ -75,7 +75,7 @@ async fn control_passes_by_data_that_nobody_reads() {
     }
     a.until_link(2, Class::Data, Link::Full).await;
     a.net.send([post(Class::Control, Bytes::from_static(b"seal"))]);
-    // It comes first, though data was sent and waits before it.
+    // It is delivered first, although data was sent earlier and still waits.
     loop {
         let waiting = b.events.waiting();
         if waiting[0].1 > 0 && waiting[1].1 > 0 {
@@ -85,11 +85,11 @@ async fn control_passes_by_data_that_nobody_reads() {
     }
     let (_, class, got) = b.until_frame().await;
     assert_eq!((class, &got.frame.payloads[0][..]), (Class::Control, &b"seal"[..]));
-    // Bounded on both sides, whatever was sent.
+    // The memory of both sides is bounded, whatever was sent.
     let queued: usize = a.net.queued().iter().map(|(_, _, bytes)| bytes).sum();
     assert!(queued <= 2 * (16 << 20), "{queued} bytes queued");
     assert!(a.net.stats().dropped > 0, "the rest was dropped");
-    // Once it is read, the link is up again.
+    // Once the data is read, the link is up again.
     let reader = tokio::spawn(async move {
         loop {
             b.next().await;
@@ -107,7 +107,7 @@ async fn a_request_that_does_not_fit_is_refused_at_home() {
     let payload = Bytes::from(vec![0; 60_000]);
     let request =
         |n| outgoing(2, Class::Data, Exchange::Request(n), frame(1, Bytes::new(), vec![payload.clone()]));
-    // One turn of the core: nothing can leave in between.
+    // All of these are queued in one call, so none can be sent in between.
     a.net.send((0..6).map(request));
     let mut full = false;
     let refused = a
@@ -166,7 +166,7 @@ async fn peers_come_go_and_move() {
     a.until_link(2, Class::Control, Link::Down).await;
     a.net.send([outgoing(2, Class::Control, Exchange::Post, frame(1, "nobody", vec![]))]);
     assert_eq!(a.net.stats().dropped, 1);
-    // Elsewhere now.
+    // The peer moves to another address.
     let moved = start(options(2, 24)).await;
     b.net.shutdown(Duration::ZERO).await;
     let peers = book(&[a.at(), moved.at()]);

@@ -1,4 +1,4 @@
-//! The frame codec takes what it wrote, and nothing else: no panic, no allocation above the limits.
+//! The frame codec accepts exactly what it encodes. Other bytes cause no panic and no allocation above the limits.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn encode(frames: &[Wire]) -> Vec<u8> {
     batch.to_vec()
 }
 
-/// Feeds `bytes` in pieces of `step`; what came out, and whether the stream could end there.
+/// Feeds `bytes` in pieces of `step`. Returns the frames, and whether the stream could end there.
 fn decode(bytes: &[u8], step: usize) -> Result<(Vec<Wire>, bool), WireError> {
     let mut assembler = Assembler::new(Limits::OURS);
     let mut frames = Vec::new();
@@ -136,7 +136,7 @@ fn frames_at_the_limits_pass() {
     assert_eq!(decode(&encode(&frames), 50_000), Ok((frames, true)));
 }
 
-/// Streams to begin with: frames of every shape, and what is none.
+/// Streams to start from: frames of every shape, and bytes that are not frames.
 fn corpus() -> [Vec<u8>; 11] {
     let stream: Vec<Wire> = (0..20).map(|i| envelope(Exchange::Request(i), 24, &[64])).collect();
     [
@@ -154,8 +154,8 @@ fn corpus() -> [Vec<u8>; 11] {
     ]
 }
 
-/// Every stream of the corpus, whole and mutated, must be taken or refused in peace; what is taken encodes to the bytes that
-/// it came from. `ATOLL_FUZZ_SECONDS` makes it run longer.
+/// Every stream of the corpus, whole and mutated, must be accepted or refused without a panic. What is accepted must encode to the same
+/// bytes again. `ATOLL_FUZZ_SECONDS` sets how long the test runs.
 #[test]
 fn corpus_and_mutations_do_no_harm() {
     let corpus = corpus();
@@ -213,7 +213,7 @@ impl Random {
                 bytes.truncate(at);
                 bytes.extend_from_slice(&other[self.below(other.len())..]);
             }
-            // Headers first: there is where the checks are.
+            // Mutate the header more often, because most checks are there.
             _ if bytes.len() >= HEADER_BYTES => {
                 let i = self.below(HEADER_BYTES);
                 bytes[i] = self.below(256) as u8;

@@ -1,4 +1,4 @@
-//! Strangers, other versions, wrong addresses, doubles: a clear refusal each, and the rest goes on.
+//! Strangers, other versions, wrong addresses and duplicate ids each get a clear refusal and do not disturb the other nodes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Sends `bytes`, and reads until the other side closes.
+/// Sends `bytes` and returns what the other side sends until it closes.
 async fn say(to: &Node, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(to.net.local_addr()).await.unwrap();
-    // The other side may close before it has read all of it.
+    // The other side may close before it has read everything.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let reading = tokio::time::timeout(common::PATIENCE, stream.read_to_end(&mut answer));
@@ -72,7 +72,7 @@ async fn refusals_say_why() {
 #[tokio::test]
 async fn bad_frames_end_their_connection_only() {
     let (mut a, mut b) = pair().await;
-    // Node 3 shakes hands properly, then sends what it must not.
+    // Node 3 completes the handshake, then sends invalid frames.
     b.net.set_peers({
         let mut peers = book(&[a.at(), b.at()]);
         peers.insert(NodeId(3), "127.0.0.1:1".into());
@@ -109,7 +109,7 @@ async fn a_peer_with_too_many_requests_in_flight_loses_its_connection_only() {
         frame
     };
     let with = |n: u8| [hello(2, "reef", 3, 2, 5), (0..n).flat_map(request).collect()].concat();
-    // As many as both hellos allow, and one more; nobody answers them.
+    // Send as many requests as both hellos allow, and one more. Nobody answers them.
     let answer = say(&b, &with(REQUESTS as u8 + 1)).await;
     assert_eq!((&answer[..8], answer[10]), (&b"ATOLLnet"[..], 0), "taken in at first");
     assert_eq!(b.net.stats().broken_by_too_many_requests, 1);
@@ -118,7 +118,7 @@ async fn a_peer_with_too_many_requests_in_flight_loses_its_connection_only() {
         assert_eq!((from, number), (NodeId(3), request_number(&got)));
     }
 
-    // An answer makes room for the next.
+    // A reply makes room for another request.
     let mut stream = TcpStream::connect(b.net.local_addr()).await.unwrap();
     stream.write_all(&with(REQUESTS as u8)).await.unwrap();
     let mut last = None;
@@ -135,7 +135,7 @@ async fn a_peer_with_too_many_requests_in_flight_loses_its_connection_only() {
     still_works(&b, &mut a).await;
 }
 
-/// The number that the peer gave its request.
+/// Returns the number that the peer assigned to its request.
 fn request_number(envelope: &atoll_core::Envelope) -> u64 {
     match envelope.exchange {
         Exchange::Request(n) => n & ((1 << 48) - 1),
@@ -214,7 +214,7 @@ async fn a_life_that_does_not_answer_makes_room_for_the_next() {
     short.duplicate_probe_timeout = Duration::from_millis(50);
     let mut a = start(short).await;
     a.net.set_peers([(NodeId(2), "127.0.0.1:1".into())].into());
-    // A first life of node 2 that is connected, and says nothing more.
+    // A first life of node 2 that connects and then stays silent.
     let mut stopped = TcpStream::connect(a.net.local_addr()).await.unwrap();
     stopped.write_all(&hello(2, "reef", 2, 1, 5)).await.unwrap();
     let life = |e| match e {

@@ -1,4 +1,4 @@
-//! What a request costs: `cargo test --release -p atoll-net --test throughput -- --ignored --nocapture`.
+//! Measures the cost of a request: `cargo test --release -p atoll-net --test throughput -- --ignored --nocapture`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -10,7 +10,7 @@ use atoll_net::NetEvent;
 use bytes::Bytes;
 use common::{frame, outgoing, pair};
 
-/// CPU time of this thread; None where the kernel does not tell.
+/// Returns the CPU time of this thread, or None where the kernel does not report it.
 fn cpu_ns() -> Option<u64> {
     std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
 }

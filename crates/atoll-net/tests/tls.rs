@@ -1,4 +1,4 @@
-//! Mutual TLS: only certificates of the cluster's own authority, and errors that name the file.
+//! Mutual TLS: only certificates of the cluster's own authority are accepted, and errors name the file.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -31,7 +31,7 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// The files of a node on this machine.
+    /// Creates the files of a node on this machine.
     fn node(&self, id: u32) -> TlsFiles {
         self.files(&["127.0.0.1", &format!("node-{id}")])
     }
@@ -54,7 +54,7 @@ async fn nodes_of_one_authority_talk() {
     let (mut one, mut two) = (options(1, 11), options(2, 22));
     one.tls = Some(authority.node(1));
     two.tls = Some(authority.node(2));
-    // With TLS every address may be listened at.
+    // With TLS, a node may listen on any address.
     two.listen = "0.0.0.0:0".into();
     let (mut a, mut b) = (start(one).await, start(two).await);
     let mut peers = book(&[a.at()]);
@@ -85,7 +85,7 @@ async fn strangers_without_the_right_certificate_stay_out() {
     let mut foreign = options(1, 11);
     foreign.tls = Some(theirs.node(1));
     let mut half = theirs.node(1);
-    // Believes in our authority, but cannot show a certificate of it.
+    // It trusts the right authority, but its own certificate comes from another one.
     half.ca = ours.path("ca.pem");
     let mut impostor = options(1, 12);
     impostor.tls = Some(half);
@@ -104,7 +104,7 @@ async fn strangers_without_the_right_certificate_stay_out() {
     assert!(b.net.stats().failed_tls > 0);
 }
 
-/// A certificate of the right authority, and of another node or of a client: whoever has one must not come in as this node.
+/// Certificates of the right authority, but for another node or a client. Their holders must not be admitted as this node.
 #[tokio::test]
 async fn a_node_is_known_by_its_certificate() {
     let authority = Authority::new();
@@ -123,7 +123,7 @@ async fn a_node_is_known_by_its_certificate() {
     assert_eq!(answer[10], 0, "its own certificate lets it in");
 }
 
-/// Says hello to `b` as node 1 over TLS with these files; what it answers first.
+/// Says hello to `b` as node 1 over TLS with these files, and returns the first answer.
 async fn introduce_as_one(b: &common::Node, files: &TlsFiles) -> Vec<u8> {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -193,7 +193,7 @@ async fn errors_name_the_file() {
     let broken = authority.path("broken.pem");
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
     names(error_of(&TlsFiles { ca: broken.clone(), ..good.clone() }), &broken);
-    // The key of another certificate.
+    // The key belongs to another certificate.
     let other = authority.node(2);
     names(error_of(&TlsFiles { key: other.key.clone(), ..good.clone() }), &other.key);
     assert!(

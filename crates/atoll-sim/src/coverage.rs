@@ -1,15 +1,14 @@
-//! The scenarios that the protocol notes list, and the marks that a long run of each must reach: a run that never reached them does
-//! not test what it is meant to test, whatever it passed.
+//! The situations that the protocol notes list, and the marks that show that a long run reached them. A run that reached none of them does
+//! not test what it is meant to test, even if it passes.
 
 use std::collections::BTreeMap;
 
 use atoll_core::testing::{Listed, listed};
 
-/// From this number of seeds on, a run of every kind of scenario must reach all marks that are listed here. A mark that fewer than
-/// one in ten seeds reach is not demanded of shorter runs.
+/// Runs with at least this many seeds must reach all their marks. Shorter runs may miss marks that fewer than one in ten seeds reach.
 pub const SEEDS: u64 = 100;
 
-/// Of the simulator itself.
+/// The list of the simulator itself.
 const FAULTS: Listed = listed(
     "every kind of fault",
     &[
@@ -29,8 +28,8 @@ const FAULTS: Listed = listed(
     ],
 );
 
-/// What the crates list: virtuallog §12, native-loglet §8, rmwpaxos §11, and the traps whose paths have marks. Poison surgery (virtuallog
-/// §7) is no part of the product.
+/// Returns the lists of all crates: virtuallog §12, native §8, rmwpaxos §11, and the traps whose paths have marks. Atoll has no poison
+/// surgery (virtuallog §7), so no list has it.
 pub fn all() -> Vec<Listed> {
     let crates = [
         atoll_log::mutants::COVERAGE,
@@ -42,7 +41,7 @@ pub fn all() -> Vec<Listed> {
     crates.concat()
 }
 
-/// The missing marks as text; empty if all were reached.
+/// Returns the missing marks as text. Empty if all were reached.
 pub fn missing(marks: &BTreeMap<&'static str, u64>) -> Vec<String> {
     let lacks = |l: &Listed| {
         let missed: Vec<&str> = l.marks.iter().copied().filter(|m| !marks.contains_key(m)).collect();

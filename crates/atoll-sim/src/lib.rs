@@ -1,12 +1,12 @@
-//! The simulator: whole clusters of the product's own code in one thread on virtual time, with faults of network, disk, clock and
-//! process, and oracles outside of the product. One seed is one run: it replays to the same trace.
+//! A simulator that runs whole clusters of the product's own code in one thread on virtual time, with faults of network, disk, clock and
+//! process, and with oracles outside of the product. A seed always replays to the same trace.
 //!
 //! | folder | what it is |
 //! | --- | --- |
 //! | `world/` | hosts, network, disks, clocks, clients; the event loop |
-//! | `oracle/` | what must hold |
+//! | `oracle/` | the oracles: what must hold |
 //! | `workload/` | what clients and operators do |
-//! | `scenario/` | clusters, loads and faults put together; one run of one seed |
+//! | `scenario/` | combinations of cluster, load and faults; a run is one scenario with one seed |
 
 pub mod coverage;
 pub mod mutants;

@@ -1,4 +1,4 @@
-//! `atoll-sim`: runs seeds, replays one, tries the mutants.
+//! `atoll-sim`: runs seeds, replays a seed, runs the mutants.
 
 use std::collections::BTreeMap;
 use std::io::BufWriter;
@@ -13,11 +13,11 @@ use atoll_sim::scenario::{self, Scenario};
 use atoll_sim::{coverage, mutants};
 use clap::{Parser, Subcommand};
 
-/// A run allocates in small pieces all the time; by profile a fifth of its time went into the system's allocator.
+/// A run makes many small allocations; in a profile, the system's allocator took a fifth of its time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Failures of a scenario that are described in full; only the seeds of further ones are printed.
+/// How many failures of a scenario are described in full. Of further ones, only the seeds are printed.
 const MOST_TOLD: u64 = 12;
 
 #[derive(Parser)]
@@ -93,16 +93,16 @@ fn mutant(text: &str) -> Result<Mutant, String> {
     mutants::find(text).ok_or_else(|| format!("no mutant {text:?}; see `atoll-sim list`"))
 }
 
-/// CPU seconds of this process so far, as Linux counts them.
+/// Returns the CPU seconds of this process so far, according to Linux.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    // User and system time, in hundredths of a second on every Linux that Rust runs on.
+    // User and system time, in hundredths of a second on every Linux that Rust supports.
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// How fast a run was: virtual seconds and judged operations, each per second of one core.
+/// Returns the speed of a run as text: virtual seconds and checked operations, each per second of one core.
 fn speed(size: &Size, cpu_seconds: f64) -> String {
     let cpu = cpu_seconds.max(0.01);
     let virtual_seconds = size.virtual_ns as f64 / 1e9 / cpu;
@@ -125,8 +125,8 @@ fn chosen(names: &str) -> Result<Vec<Scenario>, String> {
         .collect()
 }
 
-/// The scenarios to run with their seeds: with `all`, also a tenth of its seeds for every other scenario. The directed ones among
-/// them reveal what chance alone does not.
+/// Returns the scenarios to run with their seeds. If `all` is among them, adds every other scenario with a tenth of the seeds, because
+/// directed scenarios reveal what random faults do not.
 fn with_shares(chosen: Vec<Scenario>, seeds: &Range<u64>) -> Vec<(Scenario, Range<u64>)> {
     let share = seeds.start..seeds.start + (seeds.end.saturating_sub(seeds.start)) / 10;
     let shared = chosen.iter().any(|s| s.name == "all");
@@ -138,7 +138,7 @@ fn with_shares(chosen: Vec<Scenario>, seeds: &Range<u64>) -> Vec<(Scenario, Rang
     full.chain(others.into_iter().map(|s| (s, share.clone()))).collect()
 }
 
-/// What a run is to do.
+/// The options of a run.
 struct Wanted {
     seeds: Range<u64>,
     threads: usize,
@@ -147,7 +147,7 @@ struct Wanted {
     partial: bool,
 }
 
-/// Runs one scenario and prints its line; its sums, and how many of its marks are missing.
+/// Runs one scenario and prints its results. Returns its sums, and how many of its marks are missing.
 fn run_scenario(scenario: &Scenario, seeds: Range<u64>, wanted: &Wanted) -> (Sums, usize) {
     let before = cpu_seconds();
     let told = AtomicU64::new(0);

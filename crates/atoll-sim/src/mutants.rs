@@ -1,22 +1,22 @@
-//! The hunt for known bugs: each mutant is enabled at run time, and a safety oracle has to find it; a cluster that merely makes no
-//! progress does not count, nor does an assertion of the product.
+//! Checks that each known bug is caught: a mutant is switched on at run time, and an oracle must find a safety violation. A lack of
+//! progress or a failed assertion of the product does not count.
 
 use atoll_core::testing::Mutant;
 
 use crate::runner::{is_of_safety, run_many};
 use crate::scenario::{self, Outcome};
 
-/// Every mutant that a scenario has to catch, by the crate that it is in.
+/// Returns all mutants that a scenario must catch.
 pub fn all() -> Vec<Mutant> {
     atoll_node::mutants::of_all_layers().into_iter().filter(|m| !m.caught_by().is_empty()).collect()
 }
 
-/// The mutant of a name, however its letters are.
+/// Returns the mutant with a name, in upper or lower case.
 pub fn find(name: &str) -> Option<Mutant> {
     all().into_iter().find(|m| m.name().eq_ignore_ascii_case(name))
 }
 
-/// Tries each mutant until it is caught; prints a table. True if all were.
+/// Runs each mutant until it is caught, and prints a table. Returns true if all were caught.
 pub fn hunt(mutants: &[Mutant], seeds: u64, threads: usize) -> bool {
     println!("{:<24} {:<12} {:>5} {:>6}  first violation", "mutant", "scenario", "seed", "tried");
     let mut all = true;

@@ -1,4 +1,4 @@
-//! Runs seeds, on as many threads as wanted: every run is a world of its own on one thread.
+//! Runs seeds on several threads. Each run is its own world on one thread.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,14 +16,14 @@ thread_local! {
     static PANIC: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Makes panics part of a run's outcome instead of its output.
+/// Makes panics part of a run's outcome instead of printing them.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|info| {
         PANIC.set(Some(info.to_string().replace('\n', " ")));
     }));
 }
 
-/// Runs one seed. A panic of the product, in particular a broken invariant of its own, is a failure like any other.
+/// Runs one seed. A panic of the product, such as a broken invariant, is reported as a failure.
 pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) -> Outcome {
     set_mutant(mutant);
     watch_local(true);
@@ -34,7 +34,7 @@ pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) ->
         let what = PANIC.take().unwrap_or_else(|| "a panic without words".to_owned());
         Outcome { failures: vec![format!("PANIC: {what}")], marks: take_marks(), ..Outcome::default() }
     });
-    // A mutant that merely slows everything down is not found by that.
+    // A mutant that only slows a run down must not count as caught.
     let must_be_full = scenario.full && mutant == Mutant::NONE && outcome.failures.is_empty();
     if must_be_full && !outcome.size.reaches(&Size::FULL) {
         outcome.failures.push(format!("SMALL: {}; a full seed has at least {}", outcome.size, Size::FULL));
@@ -42,22 +42,22 @@ pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) ->
     outcome
 }
 
-/// Whether an oracle found a safety violation: not a mere lack of progress, not an error of the harness, and not a panic of the
-/// product.
+/// Returns whether a failure is a safety violation that an oracle found, and not a lack of progress, an error of the harness, or a panic of
+/// the product.
 pub fn is_of_safety(failure: &str) -> bool {
     !["LIVENESS", "SPIN", "HARNESS", "SMALL", "PANIC"].iter().any(|word| failure.starts_with(word))
 }
 
-/// Sums over runs.
+/// Sums over several runs.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
-    /// Runs without a violation.
+    /// How many runs had no violation.
     pub passed: u64,
-    /// Runs with one.
+    /// How many runs had a violation.
     pub failed: u64,
-    /// Everything together.
+    /// The sizes of all runs together.
     pub size: Size,
-    /// The minimum of each of these over the seeds that passed.
+    /// The minimum of each part of the size, over the runs that passed.
     pub least: Option<Size>,
     /// Faults of single frames.
     pub frame_faults: u64,
@@ -65,9 +65,9 @@ pub struct Sums {
     pub events: u64,
     /// Coverage marks, with the number of runs that reached each.
     pub marks: BTreeMap<&'static str, u64>,
-    /// Seed, first violation.
+    /// Seed and first violation of each failed run.
     pub failures: Vec<(u64, String)>,
-    /// Exclusive-or of all traces: equal for equal code and seeds.
+    /// Combination of all trace hashes. Equal for equal code and seeds.
     pub trace: u64,
 }
 
@@ -94,7 +94,7 @@ impl Sums {
     }
 }
 
-/// Runs a scenario with every seed of the range, or until an outcome is `enough`; `tell` receives each outcome.
+/// Runs a scenario with each seed of the range, or until `enough` accepts an outcome. Calls `tell` with each outcome.
 pub fn run_many(
     scenario: &Scenario,
     seeds: Range<u64>,

@@ -1,5 +1,5 @@
-//! Seeds that once failed, each kept with what it found; and a few seeds of every scenario, so that `cargo test` notices at once when
-//! one breaks. Traces are compared between processes.
+//! Seeds that once failed, each with what it found, and a few seeds of every scenario, so that `cargo test` notices breakage early. Also
+//! compares traces between processes.
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use atoll_sim::world::clients::Life;
 use atoll_sim::world::fault::{Death, Fault};
 use atoll_sim::world::{Weather, World};
 
-/// Scenario, seed, what it once found. A seed shows its bug only as long as nothing before it draws chance otherwise, so each bug has a
-/// test of its own where it was mended, too; what stays here must pass for ever.
+/// Scenario, seed, and what the seed once found. A seed shows its bug only while the run before it draws the same random numbers, so each
+/// bug also has its own test near its fix. All seeds here must keep passing.
 const ONCE_FAILED: &[(&str, u64, &str)] = &[
     (
         "all",
@@ -139,7 +139,7 @@ fn a_few_seeds_of_every_scenario_pass() {
     }
 }
 
-/// The same seed in another process, and twice in this one: one trace.
+/// Runs the same seed twice in this process and once in another one: the traces are equal.
 #[test]
 fn a_seed_is_one_trace_in_every_process() {
     let replay = |name: &str, seed: u64| {
@@ -177,7 +177,7 @@ async fn until(stage: &Stage<NodeHandles>, what: &str, holds: impl Fn() -> bool)
     }
 }
 
-/// The group that serves, if all of its data directories are in use.
+/// Returns the open group, if all its data directories are in use.
 fn whole_group(stage: &Stage<NodeHandles>) -> Option<GroupConfig> {
     let wire = stage.oracles.wire.lock();
     let group = wire.rmw.newest_group()?.clone();
@@ -185,12 +185,12 @@ fn whole_group(stage: &Stage<NodeHandles>) -> Option<GroupConfig> {
     group.members.iter().all(|m| there(m.node, m.storage)).then_some(group)
 }
 
-/// The epoch that the registers of a host work with.
+/// Returns the group epoch that the registers of a host use.
 fn epoch_at(stage: &Stage<NodeHandles>, host: usize) -> Option<u64> {
     Some(stage.cluster.host(host)?.handles.0.registers.get()?.group().epoch)
 }
 
-/// The epoch that the acceptor of a host keeps.
+/// Returns the group epoch that the acceptor of a host keeps.
 async fn kept_at(stage: &Stage<NodeHandles>, host: usize) -> Option<u64> {
     let life = stage.cluster.host(host)?;
     let asked = life.handles.0.registers.get()?.ask_group(life.node);
@@ -198,7 +198,7 @@ async fn kept_at(stage: &Stage<NodeHandles>, host: usize) -> Option<u64> {
     Some(stage.cluster.ask(&life, answer).await?.ok()??.epoch)
 }
 
-/// Removes node 4 and stops it, then replaces the disk of every acceptor that it knows, and starts it again.
+/// Removes node 4 and stops it. Then replaces the disks of all acceptors that it knows, and restarts it.
 async fn removed_and_back(stage: Stage<NodeHandles>) {
     let table = |host: usize| stage.cluster.host(host).map(|l| l.handles.0.members.table());
     until(&stage, "all to join", || {
@@ -242,8 +242,8 @@ async fn removed_and_back(stage: Stage<NodeHandles>) {
     until(&stage, "node 4 to remember that group, all alone", || epoch_at(&stage, 3) == Some(newest)).await;
 }
 
-/// A node that was removed is told by no member that it lives, and all acceptors that it knows have other disks since: it asked those
-/// for ever (`all`, seeds 1317, 1901, 3325 and 6307 at the time).
+/// No member announces itself to a removed node, and all acceptors that the node knows have other disks by now. It used to ask these
+/// forever (`all`, seeds 1317, 1901, 3325 and 6307 at that time).
 #[test]
 fn a_removed_node_finds_the_group_though_all_acceptors_that_it_knew_lost_their_disks() {
     catch_panics();

@@ -1,4 +1,4 @@
-//! The status of a node whose logs do not all answer.
+//! The status of a node when some logs do not answer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use atoll_sim::scenario::phases::{Flag, Stage, stage};
 use atoll_sim::world::fault::{Death, Fault};
 use atoll_sim::world::{Weather, World};
 
-/// Logs of which each has its only server on the node that dies, and as many others.
+/// How many logs have their only server on the node that dies. As many others have three servers.
 const DEAD: usize = 20;
 
 async fn create(stage: &Stage<NodeHandles>, name: &str, servers: &[u32]) {
@@ -37,7 +37,7 @@ async fn asked(stage: Stage<NodeHandles>) {
         create(&stage, &format!("live{n}"), &[1, 2, 3]).await;
     }
     stage.cluster.inject(Fault::Crash { host: 2, death: Death::Kill, back_after: None });
-    // The others are moved off the dead node meanwhile.
+    // Meanwhile, the other logs are moved off the dead node.
     stage.env.sleep(Duration::from_secs(5)).await;
     let Some(life) = stage.cluster.host(0) else { return stage.cluster.fail("node 1 is gone".into()) };
     let began = stage.env.now();
@@ -64,7 +64,7 @@ async fn asked(stage: Stage<NodeHandles>) {
     }
 }
 
-/// Logs are asked together, each with a deadline of its own: one after the other, 20 that are silent would take 20 s.
+/// A status asks all logs at the same time, each with its own deadline. One after the other, 20 silent logs would take 20 s.
 #[test]
 fn silent_logs_hold_up_no_status_and_are_shown() {
     let nodes = Nodes {

@@ -1,4 +1,4 @@
-//! The world itself, with a toy role: a counter that journals each increment.
+//! Tests of the world itself with a toy role: a counter that journals each increment.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
@@ -17,11 +17,11 @@ use atoll_sim::world::{Assembly, Weather, World};
 use bytes::Bytes;
 
 atoll_core::message! {
-    /// Adds one.
+    /// Increments the counter.
     pub struct Add = 90 {}
 }
 atoll_core::message! {
-    /// The count afterwards.
+    /// Reports the count after an increment.
     pub struct Added = 91 {
         /// The count.
         pub count: u64,
@@ -74,7 +74,8 @@ impl Assembly for Toy {
 
 type Floors = Arc<Mutex<Vec<u64>>>;
 
-/// Adds through one node at another. An answer must be above all answers of that node that came before the request.
+/// Increments counters of random nodes, through random nodes. An answer must be above all answers of the same node that came before the
+/// request.
 async fn add_for_ever(env: Env, cluster: Cluster<()>, floors: Floors) {
     loop {
         env.sleep(Duration::from_micros(200 + below(&env, 2_000))).await;

@@ -1,4 +1,4 @@
-//! Two or more networks in one process, over real sockets.
+//! Helpers for tests with several networks in one process, over real sockets.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use atoll_core::{
 use atoll_net::{Net, NetEvent, NetEvents, NetOptions};
 use bytes::Bytes;
 
-/// Long enough for a busy machine; a test that waits this long has failed.
+/// Long enough for a busy machine. A test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Node {
@@ -52,7 +52,7 @@ impl Node {
         next.await.expect("an event in time").expect("the network runs")
     }
 
-    /// The next event that `pick` takes; others are passed over.
+    /// Waits for the next event that `pick` accepts and skips the others.
     pub async fn until<T>(&mut self, mut pick: impl FnMut(NetEvent) -> Option<T>) -> T {
         loop {
             if let Some(found) = pick(self.next().await) {
@@ -75,7 +75,7 @@ impl Node {
     }
 }
 
-/// Two nodes that know each other, all four links up.
+/// Returns two nodes that know each other, with all four links up.
 pub async fn pair() -> (Node, Node) {
     pair_of(options(1, 11), options(2, 22)).await
 }
@@ -94,10 +94,10 @@ pub async fn pair_of(one: NetOptions, two: NetOptions) -> (Node, Node) {
     (a, b)
 }
 
-/// Requests in flight that the node of the hello takes and makes.
+/// The limit of requests in flight in the hello below.
 pub const REQUESTS: u32 = 3;
 
-/// A hello as node `node` would send it, by the table in `handshake.rs`.
+/// Returns the bytes of a hello of node `node`, in the form that `handshake.rs` describes.
 pub fn hello(version: u16, cluster: &str, node: u32, to: u32, life: u64) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend((cluster.len() as u32).to_le_bytes());

@@ -1,15 +1,15 @@
-//! Chains of virtual logs, as their registers choose them (virtuallog §1, §12).
+//! Checks the chains of virtual logs, as the registers choose them (virtuallog §1, §12).
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
 //! | vlog-VL1 | each chosen version follows from the one before; a stop appears only when its Loglet is sealed on a majority |
-//! | vlog-VL2 | contiguity, one open segment at the end, Loglet ids used once |
-//! | vlog-VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
-//! | vlog-VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim, or empty |
-//! | vlog-V24 | a deletion seals the active Loglet, and what follows begins where that ended |
-//! | pages | a chain names an index page only when that is chosen, and it holds what the chain says |
+//! | vlog-VL2 | segments leave no gap, only the last one is open, and Loglet ids are used once |
+//! | vlog-VL6 | every stop is above what its Loglet has acknowledged and will acknowledge |
+//! | vlog-VL9 | no change moves positions: segments keep start and stop, and leave the chain only when trimmed or empty |
+//! | vlog-V24 | a deletion seals the active Loglet, and the next segment starts where that one ended |
+//! | pages | when a chain names an index page, the page is chosen and holds what the chain says |
 //!
-//! A chain is examined together with the segments of all its index pages, so moving segments there is no change.
+//! The oracle checks a chain together with the segments in its index pages. Moving a segment to a page is therefore not a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,32 +25,32 @@ use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::Chosen;
 use crate::world::observer::Violations;
 
-/// A chain with all its segments, those in index pages included.
+/// A chain with all its segments, including those in index pages.
 #[derive(Clone, Debug)]
 pub struct Whole {
     segments: Vec<Segment>,
     trim: LogPos,
-    /// How many of the segments are in pages.
+    /// How many of the segments are in index pages.
     paged: usize,
 }
 
 impl Whole {
-    /// All segments, in order.
+    /// Returns all segments, in order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The first readable position.
+    /// Returns the first readable position.
     pub fn trim(&self) -> LogPos {
         self.trim
     }
 
-    /// The segment of a Loglet.
+    /// Returns the segment of a Loglet.
     pub fn segment(&self, loglet: LogletId) -> Option<&Segment> {
         self.segments.iter().find(|s| s.loglet == loglet)
     }
 
-    /// The segment that holds, or will hold, a position.
+    /// Returns the segment that holds, or will hold, a position.
     pub fn locate(&self, at: LogPos) -> Option<&Segment> {
         let after = self.segments.partition_point(|s| s.start <= at);
         after.checked_sub(1).map(|i| &self.segments[i])
@@ -61,7 +61,7 @@ impl Whole {
 struct History {
     version: u64,
     chain: Option<Whole>,
-    /// Every Loglet that was ever in it.
+    /// All Loglets that were ever in the chain.
     ids: BTreeSet<LogletId>,
     /// Loglets in the order in which they became active.
     active: Vec<LogletId>,
@@ -72,28 +72,28 @@ struct History {
 #[derive(Debug, Default)]
 pub struct ChainOracle {
     logs: BTreeMap<String, History>,
-    /// Index pages that were chosen and not emptied, by the names of their registers.
+    /// Index pages that were chosen and not deleted, by the names of their registers.
     pages: BTreeMap<String, Bytes>,
     paged: u64,
 }
 
 impl ChainOracle {
-    /// How many changes of chains were chosen: reconfigurations, trims.
+    /// Returns how many changes of chains were chosen, including trims.
     pub fn changes(&self) -> u64 {
         self.logs.values().map(|h| h.changes).sum()
     }
 
-    /// How many segments were ever added, behind the first of each log.
+    /// Returns how many segments were added after the first one of each log.
     pub fn extends(&self) -> u64 {
         self.logs.values().map(|h| (h.ids.len() as u64).saturating_sub(1)).sum()
     }
 
-    /// How many chains were chosen that have index pages.
+    /// Returns how many of the chosen chains had index pages.
     pub fn paged(&self) -> u64 {
         self.paged
     }
 
-    /// Whether any log's newest chain names a node, as server or sequencer.
+    /// Returns whether the newest chain of any log names a node as a server or as the sequencer of the active segment.
     pub fn names(&self, node: NodeId) -> bool {
         let mut segments = self.newest_of_all().flat_map(|(_, c)| c.segments());
         segments.any(|s| {
@@ -102,31 +102,31 @@ impl ChainOracle {
         })
     }
 
-    /// Who serves a log's active segment, if that is a native one: the servers, and the sequencer.
+    /// Returns the servers and the sequencer of a log's active segment, if it is native.
     pub fn serving(&self, name: &str) -> Option<(Vec<NodeId>, NodeId)> {
         let active = self.newest(name)?.segments().last()?;
         let config = NativeConfig::from_bytes(active.config.clone()).ok()?;
         Some((config.servers.iter().map(|(node, _)| *node).collect(), config.sequencer.0))
     }
 
-    /// How many Loglets have become active in a log after `old`.
+    /// Returns how many Loglets became active in a log after `old`.
     pub fn later_than(&self, name: &str, old: LogletId) -> usize {
         let Some(history) = self.logs.get(name) else { return 0 };
         let at = history.active.iter().position(|id| *id == old);
         at.map_or(0, |at| history.active.len() - 1 - at)
     }
 
-    /// The newest chain of every log.
+    /// Returns the newest chain of every log.
     pub fn newest_of_all(&self) -> impl Iterator<Item = (&str, &Whole)> {
         self.logs.iter().filter_map(|(name, h)| Some((name.as_str(), h.chain.as_ref()?)))
     }
 
-    /// The newest chain of a log.
+    /// Returns the newest chain of a log.
     pub fn newest(&self, name: &str) -> Option<&Whole> {
         self.logs.get(name)?.chain.as_ref()
     }
 
-    /// A version of a register was chosen.
+    /// Checks and notes a chosen version of a register.
     pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Violations) {
         if chosen.name.starts_with(PAGE_PREFIX) {
             if chosen.value.is_empty() {
@@ -172,12 +172,12 @@ impl ChainOracle {
         }
     }
 
-    /// The chain with the contents of its pages: each page must be chosen by now.
+    /// Returns the chain with the contents of its index pages. Each page must already be chosen.
     fn whole(&self, name: &str, chain: &Chain) -> Result<Whole, String> {
         let mut segments = Vec::new();
         let mut left: Vec<PageRef> = chain.pages().iter().rev().cloned().collect();
         while let Some(next) = left.pop() {
-            // Index pages that are trimmed as a whole are deleted.
+            // Index pages that are completely trimmed are deleted.
             if next.stop <= chain.trim() {
                 continue;
             }
@@ -201,7 +201,7 @@ impl ChainOracle {
     }
 }
 
-/// vlog-VL2.
+/// Checks vlog-VL2.
 fn shape(name: &str, chain: &Whole, verdict: &mut Violations) {
     let segments = chain.segments();
     for pair in segments.windows(2) {
@@ -221,7 +221,7 @@ fn shape(name: &str, chain: &Whole, verdict: &mut Violations) {
     }
 }
 
-/// vlog-VL1, vlog-VL6, vlog-VL9: from one version to the next.
+/// Checks the step from one version to the next: vlog-VL1, vlog-VL6, vlog-VL9.
 fn step(
     name: &str,
     before: &Whole,
@@ -237,7 +237,7 @@ fn step(
     for old in before.segments() {
         let Some(stop) = old.stop else {
             let Some(now) = after.segment(old.loglet) else {
-                // The segment was sealed without a position, or the log was deleted: then another one begins where it ended.
+                // The segment was sealed while empty, or the log was deleted. In both cases another segment starts where this one ended.
                 let follows = |s: &&Segment| s.start == old.start || (s.is_deletion() && s.start > old.start);
                 match after.segments().iter().find(follows) {
                     Some(next) => native.installed(old.loglet, old.offset_of(next.start), verdict),
@@ -256,7 +256,7 @@ fn step(
             }
             continue;
         };
-        // A rebuilt segment whose head was trimmed starts where the trim was then.
+        // A rebuilt segment whose beginning was trimmed starts where the trim point was at that time.
         let starts_as = |start| start == old.start || (start > old.start && start <= after.trim());
         let kept = after.segments().iter().any(|s| s.stop == old.stop && starts_as(s.start));
         let trimmed = stop <= after.trim() && stop <= first;

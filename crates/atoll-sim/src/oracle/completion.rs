@@ -1,9 +1,8 @@
-//! vlog-VL8 from outside: when a reconfigurer dies, another node completes the reconfiguration that it began.
+//! Checks vlog-VL8 from outside the nodes: if a reconfigurer dies, another node completes its reconfiguration.
 //!
-//! The oracle sees which nodes are up, seal bits on disks, and chains as their registers choose them. A Loglet that is active in
-//! the newest chain and sealed on a server that is up is a reconfiguration that somebody has begun. While a majority of its servers
-//! and of the acceptors is up, it must not stay half done for long. The oracle does not see the network, so a scenario that it
-//! watches must not cut links.
+//! The oracle sees which nodes are up, the seal bits on disks, and the chains that the registers choose. If the active Loglet of the newest
+//! chain is sealed on a server that is up, somebody has started a reconfiguration. While majorities of its servers and of the acceptors are
+//! up, it must be completed soon. The oracle does not see the network, so scenarios that use it must not cut links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +13,10 @@ use atoll_core::{Lsn, NodeId, Record};
 use crate::oracle::wire::WireOracle;
 use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
-/// How long a reconfiguration may stay half done, counted from the last start or death of a node. Detection and one round of roll
-/// forward take about a second with the timings of the scenarios; the rest is for proposers that outbid each other.
+/// How long a reconfiguration may stay incomplete, counted from the last start or death of a node. With the timings of the scenarios,
+/// detection and one roll forward take about a second. The rest is for proposers that outbid each other.
 const WITHIN_NS: u64 = 10_000_000_000;
-/// How often it looks, virtual time.
+/// How often the oracle checks, in virtual time.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 
 /// See the module documentation.
@@ -25,15 +24,15 @@ const LOOK_EVERY_NS: u64 = 50_000_000;
 pub struct CompletionOracle {
     wire: WireOracle,
     up: BTreeSet<NodeId>,
-    /// When the last node started or died.
+    /// When a node last started or died.
     quiet_since: u64,
-    /// Half done, by log: which Loglet, and since when.
+    /// By log, the incomplete reconfiguration: the sealed active Loglet, and since when.
     begun: BTreeMap<String, (LogletId, u64)>,
     next_look: u64,
 }
 
 impl CompletionOracle {
-    /// Judges what `wire` sees.
+    /// Creates an oracle that uses what `wire` sees.
     pub fn new(wire: WireOracle) -> Self {
         CompletionOracle { wire, up: BTreeSet::new(), quiet_since: 0, begun: BTreeMap::new(), next_look: 0 }
     }

@@ -1,6 +1,6 @@
-//! The database as its clients and the doors of its nodes see it. Every command is applied once, at one place, identically on every
-//! replica; answers and linearizable reads agree with that order, and the order agrees with real time; hashes at equal positions
-//! are equal.
+//! Checks the database as its clients and the doors of its nodes see it. Every command is applied once, at one place, with the same result
+//! on all replicas. Answers and linearizable reads agree with that order, and the order with real time. Hashes at equal positions are
+//! equal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,21 +9,21 @@ use atoll_db::{HashAt, LogPos};
 
 use crate::oracle::Answered;
 
-/// A command's place in the order of all.
+/// The place of a command in the order of all commands.
 pub type Place = (LogPos, u32);
 
 /// A write as a replica applied it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Which; drawn once by its client.
+    /// Its id, drawn by its client. No two writes have the same.
     pub id: u64,
     /// The cell.
     pub key: u64,
-    /// When, as all replicas must have it.
+    /// The time of its entry, in milliseconds since the Unix epoch. Equal on all replicas.
     pub time_ms: u64,
 }
 
-/// The latest time that the log may have by now, milliseconds since the Unix epoch.
+/// Returns the latest time that the log may show now, in milliseconds since the Unix epoch.
 pub type Bound = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ struct State {
     bound: Option<Bound>,
 }
 
-/// See the module documentation. Clones are one.
+/// See the module documentation. Clones share their state.
 #[derive(Clone, Default)]
 pub struct DatabaseOracle(Arc<Mutex<State>>);
 
@@ -91,22 +91,22 @@ impl DatabaseOracle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on the log's time is judged.
+    /// Sets a bound on the log's time. From now on, every write is checked against it.
     pub fn bound_time(&self, bound: Bound) {
         self.lock().bound = Some(bound);
     }
 
-    /// A replica told its doors of a write.
+    /// Checks and notes an event that a replica emitted for a write.
     pub fn applied(&self, place: Place, write: Write) {
         self.lock().apply(place, write);
     }
 
-    /// The highest place that was acknowledged to anybody: operations that are requested from now on come after it.
+    /// Returns the highest acknowledged place. Operations that start from now on must come after it.
     pub fn now(&self) -> Option<Place> {
         self.lock().highest
     }
 
-    /// A write was answered; it was proposed when `since` was the highest place acknowledged.
+    /// Checks the acknowledgement of a write that was proposed when `since` was the highest acknowledged place.
     pub fn acknowledged(&self, id: u64, place: Place, since: Option<Place>) {
         let mut state = self.lock();
         state.operations += 1;
@@ -121,7 +121,7 @@ impl DatabaseOracle {
         state.highest = state.highest.max(Some(place));
     }
 
-    /// A client was told that its write did not happen.
+    /// Checks and notes an answer that a write did not happen.
     pub fn denied(&self, id: u64, why: String) {
         let mut state = self.lock();
         state.operations += 1;
@@ -131,7 +131,7 @@ impl DatabaseOracle {
         state.denied.insert(id, why);
     }
 
-    /// A read of a cell behind a barrier, begun when `since` was the highest place acknowledged.
+    /// Checks a read of a cell after a barrier that began when `since` was the highest acknowledged place.
     pub fn read(&self, key: u64, value: Option<u64>, below: LogPos, since: Option<Place>) {
         let mut state = self.lock();
         state.operations += 1;
@@ -146,7 +146,7 @@ impl DatabaseOracle {
         }
     }
 
-    /// A replica's hashes.
+    /// Compares the hashes of a replica with those of the others.
     pub fn hashes(&self, who: &str, hashes: &[HashAt]) {
         let mut state = self.lock();
         for HashAt { below, hash } in hashes {
@@ -160,29 +160,29 @@ impl DatabaseOracle {
         }
     }
 
-    /// What was answered.
+    /// Returns the number of answers.
     pub fn answered(&self) -> Answered {
         let state = self.lock();
         let writes = state.acknowledged.len() as u64;
         Answered { writes, reads: state.operations - writes }
     }
 
-    /// Hashes compared.
+    /// Returns how many hashes were compared.
     pub fn compared(&self) -> u64 {
         self.lock().compared
     }
 
-    /// How many writes were acknowledged.
+    /// Returns how many writes were acknowledged.
     pub fn writes(&self) -> usize {
         self.lock().acknowledged.len()
     }
 
-    /// The log's time at its last write, milliseconds since the Unix epoch.
+    /// Returns the time of the last write in the log, in milliseconds since the Unix epoch.
     pub fn time_ms(&self) -> u64 {
         self.lock().applied.last_key_value().map_or(0, |(_, write)| write.time_ms)
     }
 
-    /// What was found wrong since the last call.
+    /// Takes the violations found since the last call.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().failures)
     }

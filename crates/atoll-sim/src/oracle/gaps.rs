@@ -1,11 +1,12 @@
-//! native-N7 from outside: whatever a LogServer lacks below its local tail is committed, and another node had told it so.
+//! Checks native-N7 from outside the nodes: every offset that a LogServer lacks below its local tail is committed, and another node told
+//! the server so.
 //!
-//! A server may only skip offsets that it knows to be committed, and it learns that only from the senders of Store, Advance, Repair
-//! and BackFill. So three things are checked, each without asking the server:
+//! A server may skip only offsets that it knows to be committed. It learns that only from messages: Store, Advance, Repair and BackFill.
+//! The oracle therefore checks three things without asking the server:
 //!
-//! - a record on its disk that skips offsets was written when a known tail covered them;
-//! - no record claims a known tail above all that was ever sent to its node (whether those are true is native-N9, in `native.rs`);
-//! - below a local tail that the server reports, every offset is on its disk, or below such a known tail, or trimmed.
+//! - a record on its disk that skips offsets has a known tail that covers them;
+//! - no record has a known tail above those that were sent to the node (native-N9, in `native.rs`, checks that those are true);
+//! - below a local tail that the server reports, every offset is on its disk, or below a known tail or trim that was sent to it.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +17,12 @@ use atoll_core::{DecodeError, Reader};
 use crate::oracle::native::MAX_OFFSETS;
 use crate::world::observer::{Violations, Who};
 
-/// The head of an entry record, read by ourselves.
+/// The head of an entry record, parsed by the oracle itself.
 pub(super) struct Head {
     pub(super) loglet: LogletId,
     pub(super) first: Offset,
     count: u32,
-    /// By back-fill: raises no tail.
+    /// Whether it came by back-fill, which raises no tail.
     filled: bool,
     known_tail: Offset,
 }
@@ -40,33 +41,33 @@ impl Head {
     }
 }
 
-/// One Loglet on one disk.
+/// The copy of one Loglet on one disk.
 #[derive(Debug, Default)]
 struct Disk {
-    /// By offset: it is there.
+    /// For each offset, whether the disk has it.
     has: Vec<bool>,
-    /// Above every offset that came by Store or Repair.
+    /// The offset above every entry that came by Store or Repair.
     tail: u64,
-    /// Below this, every offset is there or may be missing. Neither ever ends, so no offset is checked twice.
+    /// Everything below this was checked: each offset is present or may be missing. That never changes, so no offset is checked twice.
     judged: u64,
 }
 
-/// All of them.
+/// The copies of all Loglets on all disks.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     disks: BTreeMap<(LogletId, StorageId), Disk>,
-    /// Everything below is committed, as somebody told the node.
+    /// The highest offset below which a message told the node that everything is committed or trimmed.
     told: BTreeMap<(LogletId, NodeId), u64>,
 }
 
 impl Gaps {
-    /// Notes that a message to a server says that everything below is committed, or given up.
+    /// Notes that a message told a server that everything below `at` is committed or trimmed.
     pub(super) fn told(&mut self, loglet: LogletId, node: NodeId, at: Offset) {
         let told = self.told.entry((loglet, node)).or_default();
         *told = at.0.max(*told);
     }
 
-    /// Entries have become durable.
+    /// Checks and notes entries that became durable.
     pub(super) fn on_disk(&mut self, who: &Who, head: &Head, verdict: &mut Violations) {
         let (loglet, node, first) = (head.loglet, who.node, head.first.0);
         let end = (first + u64::from(head.count)).min(MAX_OFFSETS);
@@ -91,7 +92,7 @@ impl Gaps {
         }
     }
 
-    /// A server tells its local tail.
+    /// Checks a local tail that a server reports.
     pub(super) fn says(&mut self, who: &Who, loglet: LogletId, tail: Offset, verdict: &mut Violations) {
         let told = self.told.get(&(loglet, who.node)).copied().unwrap_or_default();
         let disk = self.disks.entry((loglet, who.storage)).or_default();
@@ -156,7 +157,7 @@ mod tests {
         assert!(invents.contains("from nowhere"), "{invents}");
         let lacks = failure_of(|gaps, verdict| {
             gaps.on_disk(&who(), &entry(0, false, 0), verdict);
-            // By back-fill: it is no evidence that 2 and 3 were given up.
+            // This record came by back-fill, so it is no evidence that 2 and 3 are committed.
             gaps.told(LOGLET, NodeId(1), Offset(3));
             gaps.on_disk(&who(), &entry(4, true, 0), verdict);
             gaps.says(&who(), LOGLET, Offset(6), verdict);

@@ -1,9 +1,9 @@
-//! Checks whether a log is linearizable, as the clients see it, while they run: since positions order everything, comparing each
-//! answer with what was known before its request was made is a complete check.
+//! Checks, while clients run, that a log is linearizable as they see it. Positions order everything, so it suffices to compare each answer
+//! with what was known before its request was sent.
 //!
-//! vlog-VL3 (content of a position never changes), vlog-VL4 (acknowledged at one position, read there ever after), vlog-VL5 (real-time
-//! order of appends and tails), X15 (a lane's appends keep their order), native-N1, native-N8 for a single Loglet. An append that was
-//! answered with "not appended", each time that it was asked for, is never in the log.
+//! It checks vlog-VL3 (contents never change), vlog-VL4 (a record is acknowledged at one position, and reads return it there), vlog-VL5
+//! (appends and tails follow real-time order), X15 (a lane keeps its order), and, for a single Loglet, native-N1 and native-N8. A record is
+//! never in the log if every attempt to append it was answered as not appended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use atoll_contract::OpId;
 use crate::oracle::Answered;
 use crate::world::observer::Violations;
 
-/// A record's bytes in short, eight of them at a time.
+/// Returns a digest of some bytes, computed eight at a time.
 pub fn digest(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, word: u64| {
         let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -29,18 +29,18 @@ pub fn digest(bytes: &[u8]) -> u64 {
 #[derive(Debug, Default)]
 struct Op {
     digest: u64,
-    /// Everything below was known to be taken when the operation was first asked for.
+    /// When the operation was first sent, everything below this was known to be taken.
     floor: u64,
     acked: Option<u64>,
     seen: Vec<u64>,
-    /// How often it was handed in.
+    /// How many attempts there were.
     attempts: u32,
-    /// How many of these attempts were answered with "not appended, and never will be".
+    /// How many of the attempts were answered as not appended, now and in the future.
     refused: u32,
 }
 
 impl Op {
-    /// Every attempt was answered with "not appended": the operation is nowhere in the log, and never will be.
+    /// Returns whether every attempt was answered as not appended. Then the operation must never be in the log.
     fn did_not_happen(&self) -> bool {
         self.attempts > 0 && self.attempts == self.refused
     }
@@ -50,11 +50,11 @@ impl Op {
 struct Log {
     ops: BTreeMap<OpId, Op>,
     content: BTreeMap<u64, OpId>,
-    /// Every acknowledged position and every returned tail is at or below this.
+    /// Every acknowledged position is below this, and every returned tail is at or below it.
     floor: u64,
     trim_asked: u64,
     acks: u64,
-    /// Appends that were acknowledged, each once.
+    /// Operations that were acknowledged, each counted once.
     written: u64,
     refusals: u64,
     reads: u64,
@@ -63,16 +63,16 @@ struct Log {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By name; a run has a few.
+    /// By name. A run has only a few logs.
     logs: Vec<(String, Log)>,
     verdict: Violations,
 }
 
-/// What clients asked and got, for all logs. Cheap to clone.
+/// Compares the requests of clients with the answers, for all logs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct LogOracle(Arc<Mutex<State>>);
 
-/// The log of a name, which is copied when it is new only.
+/// Returns the log with a name. Copies the name only for a new log.
 fn log_of<'a>(logs: &'a mut Vec<(String, Log)>, name: &str) -> &'a mut Log {
     let place = logs.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
         logs.push((name.to_owned(), Log::default()));
@@ -81,7 +81,7 @@ fn log_of<'a>(logs: &'a mut Vec<(String, Log)>, name: &str) -> &'a mut Log {
     &mut logs[place].1
 }
 
-/// What was known when a tail was asked for.
+/// The floor when a tail check was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked(u64);
 
@@ -94,12 +94,12 @@ impl LogOracle {
         self.state().logs.iter().find(|(name, _)| name == log).map_or(0, |(_, l)| of(l))
     }
 
-    /// Violations since the last call.
+    /// Takes the violations found since the last call.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.state().verdict.failures)
     }
 
-    /// What was answered so far.
+    /// Returns the number of answers so far.
     pub fn answered(&self) -> Answered {
         let mut all = Answered::default();
         for (_, l) in &self.state().logs {
@@ -108,22 +108,22 @@ impl LogOracle {
         all
     }
 
-    /// Appends acknowledged so far.
+    /// Returns the number of acknowledgements so far.
     pub fn acknowledged(&self, log: &str) -> u64 {
         self.figure(log, |l| l.acks)
     }
 
-    /// Above every position acknowledged and at least every tail returned.
+    /// Returns an offset that is above every acknowledged position and not below any returned tail.
     pub fn floor(&self, log: &str) -> u64 {
         self.figure(log, |l| l.floor)
     }
 
-    /// The highest position below which a client wanted the log trimmed.
+    /// Returns the highest position to which a client has requested a trim.
     pub fn trim_asked(&self, log: &str) -> u64 {
         self.figure(log, |l| l.trim_asked)
     }
 
-    /// A client is about to append, for the first time or again.
+    /// Notes that an append is about to be sent, for the first time or again.
     pub fn append_begins(&self, log: &str, op: OpId, payload: &[u8]) {
         let mut state = self.state();
         let log = log_of(&mut state.logs, log);
@@ -132,7 +132,7 @@ impl LogOracle {
         op.attempts += 1;
     }
 
-    /// An attempt was answered with "not appended, and never will be".
+    /// Checks and notes that an attempt was answered as not appended.
     pub fn append_refused(&self, log: &str, op: OpId) {
         let state = &mut *self.state();
         let l = log_of(&mut state.logs, log);
@@ -149,23 +149,23 @@ impl LogOracle {
         }
     }
 
-    /// How many attempts were answered with "not appended".
+    /// Returns how many attempts were answered as not appended.
     pub fn refused(&self, log: &str) -> u64 {
         self.figure(log, |l| l.refusals)
     }
 
-    /// An append was acknowledged.
+    /// Checks and notes that an append was acknowledged.
     pub fn append_done(&self, log: &str, op: OpId, at: u64) {
         let state = &mut *self.state();
         log_of(&mut state.logs, log).acked(log, op, at, &mut state.verdict);
     }
 
-    /// A client is about to ask for the tail.
+    /// Notes that a tail check is about to be sent.
     pub fn tail_begins(&self, log: &str) -> Asked {
         Asked(self.floor(log))
     }
 
-    /// The tail, as answered.
+    /// Checks the answer to a tail check.
     pub fn tail_done(&self, log: &str, asked: Asked, tail: u64) {
         let state = &mut *self.state();
         let l = log_of(&mut state.logs, log);
@@ -179,7 +179,7 @@ impl LogOracle {
         l.floor = l.floor.max(tail);
     }
 
-    /// A record was delivered to a reader.
+    /// Checks a record that a reader got.
     pub fn read(&self, log: &str, at: u64, op: OpId, payload: &[u8]) {
         let state = &mut *self.state();
         let l = log_of(&mut state.logs, log);
@@ -187,14 +187,14 @@ impl LogOracle {
         l.seen(log, at, op, Some(digest(payload)), &mut state.verdict);
     }
 
-    /// A trim is about to be asked for.
+    /// Notes that a trim is about to be sent.
     pub fn trim_begins(&self, log: &str, to: u64) {
         let mut state = self.state();
         let l = log_of(&mut state.logs, log);
         l.trim_asked = l.trim_asked.max(to);
     }
 
-    /// A read was told that everything below `trim` is gone.
+    /// Checks the answer to a read that everything below `trim` is trimmed.
     pub fn trimmed(&self, log: &str, trim: u64) {
         let state = &mut *self.state();
         let l = log_of(&mut state.logs, log);
@@ -206,7 +206,7 @@ impl LogOracle {
         }
     }
 
-    /// The whole log, read from `from` to the tail after everything was healed.
+    /// Checks the whole log, as read from `from` to the tail after everything was healed.
     pub fn whole(&self, log: &str, from: u64, tail: u64, read: &BTreeMap<u64, OpId>) {
         let state = &mut *self.state();
         let l = log_of(&mut state.logs, log);
@@ -332,7 +332,7 @@ mod tests {
                 o.read("a", 0, op(1), b"x");
                 o.read("a", 2, op(4), b"x");
                 o.whole("a", 0, 3, &[(0, op(1)), (1, op(2)), (2, op(4))].into());
-                // Refused once, and handed in again.
+                // Refused once, and sent again.
                 o.append_refused("a", op(5));
                 o.append_begins("a", op(5), b"x");
                 o.append_done("a", op(5), 3);

@@ -1,18 +1,18 @@
-//! Oracles: the invariants, checked from outside of the product. Oracles see what clients asked and got, frames on the wire and
-//! records on disks, and share no code with the judged code except the message and record types.
+//! Oracles check the invariants from outside of the product. They see the requests and answers of clients, frames on the wire and records
+//! on disks. They share no code with the product except the message and record types.
 //!
-//! | file | what it judges |
+//! | file | what it checks |
 //! | --- | --- |
 //! | `log.rs` | logs as clients see them |
 //! | `register.rs` | registers as clients see them |
-//! | `native.rs` | NativeLoglets as the wire and the disks show them |
-//! | `gaps.rs` | what servers of NativeLoglets lack, native-N7 |
-//! | `rmw.rs` | RMWPaxos as the wire and the disks show it |
-//! | `chain.rs` | chains of virtual logs as their registers choose them |
-//! | `completion.rs` | reconfigurations that were begun, vlog-VL8 |
+//! | `native.rs` | native Loglets, on the wire and on disks |
+//! | `gaps.rs` | what servers of native Loglets lack, native-N7 |
+//! | `rmw.rs` | RMWPaxos, on the wire and on disks |
+//! | `chain.rs` | chains of virtual logs, as the registers choose them |
+//! | `completion.rs` | reconfigurations that were started, vlog-VL8 |
 //! | `database.rs` | the database as its clients and doors see it |
-//! | `tables.rs` | tables as their clients see them, against rows of our own |
-//! | `zookeeper/` | ZooKeeper as its clients see it, against a tree of our own |
+//! | `tables.rs` | tables as their clients see them, compared with the oracle's own rows |
+//! | `zookeeper/` | ZooKeeper as its clients see it, compared with the oracle's own tree |
 //! | `wire.rs` | feeds `native.rs`, `rmw.rs` and `chain.rs` |
 
 pub mod chain;
@@ -27,22 +27,22 @@ pub mod tables;
 pub mod wire;
 pub mod zookeeper;
 
-/// What clients were answered: only the first field counts completed writes.
+/// Counts the answers to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
-    /// Writes that were acknowledged, each once however often it was sent.
+    /// Acknowledged writes. A write counts once, however often it was sent.
     pub writes: u64,
-    /// Everything else: reads, tails, refusals, repeated answers.
+    /// All other answers: reads, tail checks, refusals, repeated acknowledgements.
     pub reads: u64,
 }
 
 impl Answered {
-    /// One answer.
+    /// Counts one answer.
     pub fn one(is_write: bool) -> Self {
         Answered { writes: is_write.into(), reads: (!is_write).into() }
     }
 
-    /// All of them.
+    /// Returns the number of all answers.
     pub fn sum(self) -> u64 {
         self.writes + self.reads
     }

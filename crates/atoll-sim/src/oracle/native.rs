@@ -1,17 +1,17 @@
-//! The NativeLoglet from outside: which copies are on which disks, what the servers report about themselves, what was acknowledged.
-//! The oracle uses only frames and synced records.
+//! Checks native Loglets from outside the nodes, using only frames and synced journal records: which disks have which copies, what servers
+//! report about themselves, and what is acknowledged.
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | native-N1 | every synced copy of an offset, and every copy that is served, has one digest |
-//! | native-N2, native-N6 | a server's answer to a request shows at least what it had said before that request was sent |
-//! | native-N3, vlog-VL6 | acknowledged offsets are below every sealed tail returned and every stop installed |
-//! | native-N4 | no open tail above a sealed one; all below it is on a majority |
-//! | native-N5 | all below a sealed tail or stop is on a majority |
+//! | native-N1 | all synced copies of an offset, and all copies that are served, have the same digest |
+//! | native-N2, native-N6 | a server's answer shows at least what the server had reported before the request was sent |
+//! | native-N3, vlog-VL6 | acknowledged offsets are below every sealed tail that is returned and every stop that is installed |
+//! | native-N4 | no open tail is above a sealed tail, and everything below an open tail is on a majority |
+//! | native-N5 | everything below a sealed tail or stop is on a majority |
 //! | native-N7 | in `gaps.rs` |
 //! | native-N9 | no message carries a known tail above what is on a majority |
 //! | native-T8 | copies are kept only in data directories that the configuration names |
-//! | vlog-VL10 | behind a tombstone nothing of that Loglet is stored again on that disk |
+//! | vlog-VL10 | after a tombstone, the disk stores nothing more of that Loglet |
 
 use std::collections::BTreeMap;
 
@@ -28,36 +28,36 @@ use crate::oracle::gaps::{Gaps, Head};
 use crate::oracle::log::digest;
 use crate::world::observer::{OnWire, Violations, Who};
 
-/// What is known of one server of one Loglet.
+/// The state of one server of one Loglet, as far as it shows outside.
 #[derive(Clone, Copy, Debug, Default)]
 struct Server {
     local_tail: u64,
     said_sealed: bool,
     sealed_fact: bool,
     tombstone: bool,
-    /// A node has asked it to delete the Loglet: from then on its statements about the Loglet mean nothing.
+    /// A node has asked the server to delete the Loglet. From then on, its reports about the Loglet are ignored.
     deleting: bool,
 }
 
-/// What is known of one Loglet.
+/// The state of one Loglet, as far as it shows outside.
 #[derive(Debug, Default)]
 pub struct Ghost {
     config: Option<NativeConfig>,
-    /// By offset: what it holds.
+    /// The digest of each offset, if known.
     content: Vec<Option<u64>>,
-    /// By offset: the disks that have it, as bits.
+    /// For each offset, a bit for each disk that has a copy.
     copies: Vec<u32>,
     disks: Vec<StorageId>,
     servers: BTreeMap<StorageId, Server>,
-    /// Everything below is on a majority.
+    /// Everything below this is on a majority.
     committed: u64,
     /// Above every acknowledged offset.
     acked: u64,
-    /// The lowest sealed tail that anybody was told, or that was installed.
+    /// The lowest sealed tail that was returned or installed as a stop.
     sealed_tail: Option<u64>,
-    /// The highest open tail that anybody was told.
+    /// The highest open tail that was returned.
     open_tail: u64,
-    /// A chain has it.
+    /// Whether a chain contains the Loglet.
     chained: bool,
 }
 
@@ -68,10 +68,10 @@ struct Asked {
     said: Server,
 }
 
-/// One request under way: asker, its life, receiver, number.
+/// A request in flight: sender, its life, receiver, number.
 type Request = (NodeId, u64, NodeId, u64);
 
-/// All NativeLoglets of a run.
+/// All native Loglets of a run.
 #[derive(Debug, Default)]
 pub struct NativeOracle {
     loglets: BTreeMap<LogletId, Ghost>,
@@ -80,7 +80,7 @@ pub struct NativeOracle {
     gaps: Gaps,
 }
 
-/// Offsets beyond this are not followed: a run has far fewer.
+/// Offsets from here on are ignored. No run gets near it.
 pub(super) const MAX_OFFSETS: u64 = 1 << 22;
 
 impl Ghost {
@@ -108,7 +108,7 @@ impl Ghost {
         }
     }
 
-    /// How many configured servers have the seal bit on disk.
+    /// Returns how many of the configured servers have their seal bit on disk.
     fn sealed_servers(&self) -> usize {
         self.sealed_on().count()
     }
@@ -139,7 +139,7 @@ impl Ghost {
     }
 }
 
-/// Offset and digest of each entry of a batch.
+/// Returns offset and digest of each entry of a batch.
 fn entries(first: Offset, batch: &Bytes) -> Vec<(u64, u64)> {
     let Ok(batch) = Batch::parse(batch.clone()) else { return Vec::new() };
     let of = |e: atoll_contract::Entry| {
@@ -149,44 +149,44 @@ fn entries(first: Offset, batch: &Bytes) -> Vec<(u64, u64)> {
 }
 
 impl NativeOracle {
-    /// What a Loglet is known to hold at an offset, in short.
+    /// Returns the digest of an offset, if a copy was seen.
     pub fn content(&self, loglet: LogletId, at: Offset) -> Option<u64> {
         self.loglets.get(&loglet)?.content.get(at.0 as usize).copied().flatten()
     }
 
-    /// Loglets that were sealed on a majority and belong to no chain.
+    /// Returns how many Loglets are sealed on a majority and belong to no chain.
     pub fn sealed_loglets(&self) -> u64 {
         let sealed =
             |g: &&Ghost| !g.chained && g.config.as_ref().is_some_and(|c| g.sealed_servers() >= c.quorum());
         self.loglets.values().filter(sealed).count() as u64
     }
 
-    /// The configured servers that have the seal bit on disk.
+    /// Returns the configured servers that have their seal bit on disk.
     pub fn sealed_on(&self, loglet: LogletId) -> Vec<NodeId> {
         self.loglets.get(&loglet).map_or(Vec::new(), |ghost| ghost.sealed_on().collect())
     }
 
-    /// A chain has this Loglet.
+    /// Notes that a chain contains this Loglet.
     pub fn chained(&mut self, loglet: LogletId) {
         self.loglets.entry(loglet).or_default().chained = true;
     }
 
-    /// Whether the configuration of a Loglet was seen.
+    /// Returns whether a configuration of the Loglet was seen.
     pub fn knows(&self, loglet: LogletId) -> bool {
         self.loglets.get(&loglet).is_some_and(|g| g.config.is_some())
     }
 
-    /// Offsets below this are on a majority.
+    /// Returns the offset below which everything is on a majority.
     pub fn committed(&self, loglet: LogletId) -> u64 {
         self.loglets.get(&loglet).map_or(0, |g| g.committed)
     }
 
-    /// A node's data directory, from now on.
+    /// Notes the data directory of a node that has started.
     pub fn booted(&mut self, who: &Who) {
         self.storages.insert(who.node, who.storage);
     }
 
-    /// A configuration was seen.
+    /// Notes the configuration of a Loglet.
     pub fn learn(&mut self, loglet: LogletId, config: &Bytes) {
         if config.is_empty() {
             return;
@@ -204,7 +204,7 @@ impl NativeOracle {
         }
     }
 
-    /// Somebody was told a tail.
+    /// Checks and notes a tail that was returned to a caller.
     pub fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         let at = at.0;
@@ -240,7 +240,8 @@ impl NativeOracle {
         }
     }
 
-    /// A stop was installed in a chain: like a sealed tail, and the Loglet must be sealed on a majority by now.
+    /// Checks and notes a stop that was installed in a chain. A stop must satisfy the same conditions as a sealed tail, and the Loglet must
+    /// be sealed on a majority.
     pub fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Violations) {
         let Some(ghost) = self.loglets.get(&loglet) else { return };
         let Some(config) = &ghost.config else { return };
@@ -269,7 +270,7 @@ impl NativeOracle {
         }
     }
 
-    /// Records of a LogServer have become durable.
+    /// Checks and notes journal records of a LogServer that became durable.
     pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
         for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_native::roles::LOG_SERVER) {
             let read = match record.kind {
@@ -282,7 +283,8 @@ impl NativeOracle {
         }
     }
 
-    /// A checkpoint was found on a disk: facts that were only staged when it was written are durable through it.
+    /// Notes the facts of a checkpoint that a node found on its disk. The checkpoint makes facts durable that were only staged when it was
+    /// written.
     pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
         if role == atoll_native::roles::LOG_SERVER
             && !state.is_empty()
@@ -368,7 +370,7 @@ impl NativeOracle {
         Some(())
     }
 
-    /// A frame leaves a node.
+    /// Checks and notes a frame that leaves a node.
     pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         match wire.envelope.exchange {
             Exchange::Request(number) => {
@@ -514,13 +516,13 @@ impl NativeOracle {
         }
     }
 
-    /// Notes the known tail that a message to a server carries.
+    /// Checks and notes the known tail in a message to a server.
     fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Violations) {
         self.known_tail(loglet, at, what, verdict);
         self.gaps.told(loglet, server, at);
     }
 
-    /// native-N9: what a component believes to be committed is committed.
+    /// native-N9: what a message reports as committed is on a majority.
     fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_some() && at.0 > ghost.committed {
@@ -549,7 +551,7 @@ impl NativeOracle {
         ghost.acked = ghost.acked.max(end);
     }
 
-    /// native-N2, native-N6: a server's answer shows at least what it had said before the request was sent.
+    /// native-N2, native-N6: a server's answer shows at least what the server had reported before the request was sent.
     fn state(
         &mut self,
         who: &Who,
@@ -564,7 +566,7 @@ impl NativeOracle {
         if who.storage != asked.storage || stands_for_nothing(what) || deleting {
             return;
         }
-        // LocalLoglets answer with the same message, and have no copies elsewhere.
+        // Local Loglets answer with the same message, but have no other copies.
         if self.knows(asked.loglet) {
             self.gaps.says(who, asked.loglet, state.local_tail, verdict);
         }
@@ -587,7 +589,7 @@ impl NativeOracle {
     }
 }
 
-/// Answers of a server that does not serve the Loglet: their state says nothing.
+/// Returns whether an answer says that the server does not serve the Loglet. The state in such an answer is meaningless.
 fn stands_for_nothing(verdict: &msg::Verdict) -> bool {
     matches!(
         verdict,

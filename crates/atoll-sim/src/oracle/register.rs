@@ -1,5 +1,5 @@
-//! Checks whether a register is linearizable. Versions order everything, so comparing each answer with what was known before its
-//! request is a complete check.
+//! Checks that a register is linearizable. Versions order all writes, so it suffices to compare each answer with what was known before its
+//! request was sent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use crate::world::observer::Violations;
 
 #[derive(Debug, Default)]
 struct Register {
-    /// The write that made each version, once it is known.
+    /// The write that made each version, if known, and the digest of its value.
     versions: BTreeMap<u64, (Nonce, u64)>,
-    /// The version of each write, once it is known.
+    /// The version that each write made, if known.
     written: BTreeMap<Nonce, u64>,
-    /// What each write wants: expected version, digest, and the floor when it was first asked for.
+    /// For each write: its expected version, the digest of its value, and the floor when it was first sent.
     wanted: BTreeMap<Nonce, (u64, u64, u64)>,
-    /// Writes that were answered "did not happen", and with which version.
+    /// Writes that were answered as not written, with the version that the answer showed, or 0.
     refused: BTreeMap<Nonce, u64>,
     floor: u64,
     answered: Answered,
@@ -30,11 +30,11 @@ struct State {
     verdict: Violations,
 }
 
-/// What clients asked and got, for all registers. Cheap to clone.
+/// Compares the requests of clients with the answers, for all registers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct RegisterOracle(Arc<Mutex<State>>);
 
-/// The highest version known when something was asked for.
+/// The highest version that was known when a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked(u64);
 
@@ -43,24 +43,24 @@ impl RegisterOracle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Violations since the last call.
+    /// Takes the violations found since the last call.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.state().verdict.failures)
     }
 
-    /// What was answered so far.
+    /// Returns the number of answers so far.
     pub fn answered(&self) -> Answered {
         let mut all = Answered::default();
         self.state().registers.values().for_each(|r| all += r.answered);
         all
     }
 
-    /// A read is about to be asked for.
+    /// Notes that a read is about to be sent.
     pub fn read_begins(&self, name: &str) -> Asked {
         Asked(self.state().registers.entry(name.to_owned()).or_default().floor)
     }
 
-    /// It was answered.
+    /// Checks the answer to a read.
     pub fn read_done(&self, name: &str, asked: Asked, got: &Versioned) {
         let state = &mut *self.state();
         let r = state.registers.entry(name.to_owned()).or_default();
@@ -68,7 +68,7 @@ impl RegisterOracle {
         r.saw(name, asked.0, got, &mut state.verdict);
     }
 
-    /// A write is about to be asked for, for the first time or again.
+    /// Notes that a write is about to be sent, for the first time or again.
     pub fn write_begins(&self, name: &str, nonce: Nonce, expected: Version, value: &[u8]) -> Asked {
         let mut state = self.state();
         let r = state.registers.entry(name.to_owned()).or_default();
@@ -77,7 +77,7 @@ impl RegisterOracle {
         Asked(floor)
     }
 
-    /// It was answered.
+    /// Checks the answer to a write.
     pub fn write_done(&self, name: &str, asked: Asked, nonce: Nonce, got: &Written) {
         let state = &mut *self.state();
         let r = state.registers.entry(name.to_owned()).or_default();
@@ -120,7 +120,7 @@ impl RegisterOracle {
         }
     }
 
-    /// A write was answered "did not happen".
+    /// Checks a refusal that says that the write did not happen.
     pub fn write_refused(&self, name: &str, nonce: Nonce) {
         let state = &mut *self.state();
         let r = state.registers.entry(name.to_owned()).or_default();

@@ -1,12 +1,12 @@
-//! RMWPaxos from outside: votes and promises as they are synced, proposals as they are sent.
+//! Checks RMWPaxos from outside the nodes: promises and votes as they are synced, proposals as they are sent.
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | rmw-I1 | per acceptor the synced promises and votes rise; an answer shows at least what was synced before its request |
-//! | rmw-I2 | one state per ballot, over all Writes and votes |
-//! | rmw-I3, rmw-I4 | a state proposed above a chosen ballot contains the chosen state: its writes, in their places |
-//! | rmw-I7 | a Write's ballot was promised by a majority: by PrepAcks or by the votes for the ballot before it |
-//! | rmw-I8, rmw-T9 | votes are kept only in data directories that the group names |
+//! | rmw-I1 | the synced promises and votes of each acceptor rise; an answer shows at least what was synced before its request was sent |
+//! | rmw-I2 | each ballot has one state, in all Writes and votes |
+//! | rmw-I3, rmw-I4 | a state proposed above a chosen ballot contains the writes of the chosen state, with the same versions |
+//! | rmw-I7 | a majority promised the ballot of each Write, in answers to Prep or with votes for the ballot before |
+//! | rmw-I8, rmw-T9 | only data directories that the group names keep promises and votes |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +17,16 @@ use bytes::Bytes;
 use crate::oracle::log::digest;
 use crate::world::observer::{OnWire, Violations, Who};
 
-/// Epoch and name of a register.
+/// Group epoch and name of a register.
 type Key = (u64, String);
 
 #[derive(Debug, Default)]
 struct Proposal {
     digest: u64,
     state: Option<RegisterState>,
-    /// Disks that have voted for it.
+    /// The disks that have voted for it.
     votes: BTreeSet<StorageId>,
-    /// Disks that have promised it.
+    /// The disks that have promised it.
     promises: BTreeSet<StorageId>,
     chosen: bool,
     sent: bool,
@@ -46,7 +46,7 @@ struct Ghost {
     chosen: Option<Ballot>,
 }
 
-/// A register's value that was chosen, for whoever follows what is in it.
+/// A chosen value of a register, for the oracles that check its contents.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// The register.
@@ -69,7 +69,7 @@ struct Asked {
 #[derive(Debug, Default)]
 pub struct RmwOracle {
     groups: BTreeMap<u64, GroupConfig>,
-    /// The newest epoch that was opened.
+    /// The epoch of the newest group that was opened.
     opened: u64,
     registers: BTreeMap<Key, Ghost>,
     asked: BTreeMap<(NodeId, u64, NodeId, u64), Asked>,
@@ -79,32 +79,32 @@ pub struct RmwOracle {
 }
 
 impl RmwOracle {
-    /// A node's data directory, from now on.
+    /// Notes the data directory of a node that has started.
     pub fn booted(&mut self, who: &Who) {
         self.storages.insert(who.node, who.storage);
     }
 
-    /// Versions chosen since the last call, each register's in rising order.
+    /// Takes the versions that were chosen since the last call. Those of one register are in rising order.
     pub fn take_chosen(&mut self) -> Vec<Chosen> {
         std::mem::take(&mut self.chosen)
     }
 
-    /// Groups that took over so far.
+    /// Returns how many groups took over so far.
     pub fn hand_overs(&self) -> u64 {
         (self.groups.len() as u64).saturating_sub(1)
     }
 
-    /// The newest group that serves, as far as any disk says.
+    /// Returns the newest group that was opened, according to the synced facts.
     pub fn newest_group(&self) -> Option<&GroupConfig> {
         self.groups.get(&self.opened)
     }
 
-    /// Whether a hand-over is under way.
+    /// Returns whether a hand-over is in progress.
     pub fn is_handing_over(&self) -> bool {
         self.groups.keys().next_back().is_some_and(|newest| *newest != self.opened)
     }
 
-    /// Whether somebody has proposed a hand-over: it may be chosen at any time and cannot be undone.
+    /// Returns whether somebody has proposed a hand-over. It may be chosen at any time, and then cannot be undone.
     pub fn may_be_handing_over(&self) -> bool {
         let root = self.registers.get(&(self.opened, String::new()));
         let is_move = |p: &Proposal| p.state.as_ref().is_some_and(|s| s.moved.is_some());
@@ -123,7 +123,7 @@ impl RmwOracle {
         }
     }
 
-    /// Records of an acceptor have become durable.
+    /// Checks and notes journal records of an acceptor that became durable.
     pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
         for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_rmwpaxos::roles::ACCEPTOR) {
             if record.kind != RecordKind::Fact {
@@ -136,7 +136,8 @@ impl RmwOracle {
         }
     }
 
-    /// A checkpoint was found on a disk: facts that were only staged when it was written are durable through it.
+    /// Notes the facts of a checkpoint that a node found on its disk. The checkpoint makes facts durable that were only staged when it was
+    /// written.
     pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
         if role != atoll_rmwpaxos::roles::ACCEPTOR || state.is_empty() {
             return;
@@ -227,7 +228,7 @@ impl RmwOracle {
         }
     }
 
-    /// I2: one state per ballot.
+    /// rmw-I2: each ballot has one state.
     fn proposed(&mut self, key: &Key, ballot: Ballot, bytes: &Bytes, what: &str, verdict: &mut Violations) {
         let ghost = self.registers.entry(key.clone()).or_default();
         match ghost.proposals.get(&ballot) {
@@ -253,7 +254,7 @@ impl RmwOracle {
         }
     }
 
-    /// I3, I4: the later state has all writes of the chosen one, in their places.
+    /// rmw-I3, rmw-I4: the later state has all writes of the chosen state, with the same versions.
     fn contains(&mut self, key: &Key, chosen: Ballot, later: Ballot, verdict: &mut Violations) {
         let Some(ghost) = self.registers.get(key) else { return };
         let state = |b| ghost.proposals.get(&b).and_then(|p| p.state.as_ref());
@@ -304,7 +305,7 @@ impl RmwOracle {
         }
     }
 
-    /// A frame leaves a node.
+    /// Checks and notes a frame that leaves a node.
     pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         match wire.envelope.exchange {
             Exchange::Request(number) => self.request(wire, number, verdict),
@@ -343,7 +344,7 @@ impl RmwOracle {
         );
     }
 
-    /// I7: a majority has promised the ballot.
+    /// rmw-I7: a majority has promised the ballot.
     fn promised(&mut self, key: &Key, ballot: Ballot, verdict: &mut Violations) {
         let Some(majority) = self.groups.get(&key.0).map(GroupConfig::majority) else { return };
         let proposal = self.registers.entry(key.clone()).or_default().proposals.entry(ballot).or_default();
@@ -395,7 +396,7 @@ impl RmwOracle {
         ghost.proposals.entry(ballot).or_default().promises.insert(who.storage);
     }
 
-    /// X1: an acknowledged vote is on the disk.
+    /// X1: an acknowledged vote is durable.
     fn acknowledged(&mut self, who: &Who, asked: &Asked, verdict: &mut Violations) {
         let Some(ballot) = asked.ballot else { return };
         let ghost = self.registers.entry(asked.key.clone()).or_default();

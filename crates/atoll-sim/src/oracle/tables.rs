@@ -1,5 +1,5 @@
-//! Tables as their clients see them, compared with the oracle's own rows, to which the commands are applied in log order. Answers
-//! and reads agree with that order, the order agrees with real time, every index agrees with a scan, and a repeated command is done
+//! Checks tables as their clients see them. The oracle applies the commands in log order to its own rows and compares. Answers and reads
+//! must agree with that order, and the order with real time. Every index must agree with a scan, and a repeated command must take effect
 //! once.
 
 use std::collections::BTreeMap;
@@ -14,23 +14,23 @@ use atoll_tables::{
 };
 use bytes::Bytes;
 
-/// A command's place in the order of all: log position, index.
+/// The place of a command in the order of all commands: log position, index within the entry.
 pub type Place = (u64, u32);
-/// A client and its number: the name of a command.
+/// The name of a command: client and sequence number.
 pub type Name = (u64, u64);
 
-/// Columns that are not the key, by their ids.
+/// The ids of the columns that are not part of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// Text.
+    /// A text column.
     pub colour: u16,
-    /// Integer.
+    /// An integer column.
     pub size: u16,
-    /// Text that no two rows have.
+    /// A text column with a unique index.
     pub tag: u16,
 }
 
-/// A row: its version, and what is not null.
+/// A row: its version, and its values that are not null.
 pub type Row = (u64, Values);
 
 #[derive(Debug, Default)]
@@ -39,16 +39,16 @@ struct State {
     rows: BTreeMap<i64, Row>,
     was: BTreeMap<i64, Vec<(Place, Option<Row>)>>,
     version: u64,
-    /// Commands that wrote, with their answers.
+    /// The answers of the commands that wrote, by name.
     done: BTreeMap<Name, Bytes>,
-    /// Of each client, the highest number of a command that wrote.
+    /// By client, the highest sequence number of a command that wrote.
     newest: BTreeMap<u64, u64>,
     log: BTreeMap<Place, AppliedCommand>,
     highest: Option<Place>,
     failures: Vec<String>,
 }
 
-/// See the module documentation. Clones are one.
+/// See the module documentation. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct TablesOracle(Arc<Mutex<State>>);
 
@@ -75,7 +75,7 @@ impl State {
         self.failures.push(format!("TABLES: {what}"));
     }
 
-    /// Applies operations to a copy of the rows: what was read, and the rows afterwards.
+    /// Applies operations to a copy of the rows. Returns the rows that were read, and all rows afterwards.
     #[allow(clippy::type_complexity)] // Read rows, and all rows.
     fn transact(&self, ops: &[Op]) -> Result<(Vec<Option<Row>>, BTreeMap<i64, Row>), (usize, Refusal)> {
         let (mut rows, mut read) = (self.rows.clone(), Vec::new());
@@ -151,7 +151,7 @@ impl State {
             return;
         }
         let Body::Transaction { ops } = &command.body else {
-            // Schemas and steps: only their versions count here.
+            // Changes of schemas, and background steps. The oracle follows only their versions.
             let version =
                 reply.clone().ok().and_then(|bytes| Done::from_bytes(bytes).ok()).map(|d| d.version);
             if version > Some(self.version) && !matches!(command.body, Body::Step { .. }) {
@@ -189,8 +189,8 @@ impl State {
         *newest = seq.max(*newest);
     }
 
-    /// Whether the outcome of a write is not kept, or would not be kept if it had been done: for an unknown client this cannot be
-    /// decided.
+    /// Returns whether the outcome of a command is no longer kept. For an unknown client, returns whether it would no longer be kept if the
+    /// command had been applied.
     fn is_forgotten(&self, (client, seq): Name) -> bool {
         match self.newest.get(&client) {
             _ if client == 0 => false,
@@ -210,7 +210,7 @@ impl State {
         }
     }
 
-    /// The rows as they were below a position.
+    /// Returns the rows as they were below a position.
     fn below(&self, below: LogPos) -> BTreeMap<i64, Row> {
         let at = |was: &Vec<(Place, Option<Row>)>| {
             was[..was.partition_point(|((position, _), _)| *position < below.0)].last()?.1.clone()
@@ -234,7 +234,7 @@ impl TablesOracle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what replicas have applied since the last call.
+    /// Handles the commands that replicas have applied since the last call.
     pub fn follow(&self) {
         let mut state = self.lock();
         for command in take_applied().into_iter().filter(|c| c.app == Tables::ID.0) {
@@ -242,18 +242,18 @@ impl TablesOracle {
         }
     }
 
-    /// The columns of the table, once it is there.
+    /// Notes the columns of the table, once it exists.
     pub fn is_made(&self, columns: Columns) {
         self.lock().columns = Some(columns);
     }
 
-    /// The highest place that was answered to anybody.
+    /// Returns the highest place that any client has seen in an answer.
     pub fn now(&self) -> Option<Place> {
         self.lock().highest
     }
 
-    /// A command was answered. `since` was the highest place that anybody had been answered when its first attempt was sent;
-    /// `again`: there were further attempts.
+    /// Checks the answer to a command. When its first attempt was sent, `since` was the highest place that any client had seen. `again`
+    /// says whether there were more attempts.
     pub fn answered(
         &self,
         name: Name,
@@ -273,8 +273,8 @@ impl TablesOracle {
         state.highest = state.highest.max(Some(place));
     }
 
-    /// A read behind a barrier that began when `since` was the highest place answered: rows by key, which the table must have below
-    /// a position; in the order of an index, if it is by one.
+    /// Checks a read after a barrier that began when `since` was the highest place that any client had seen. The rows must be those below
+    /// the position `below`, ordered by the index `by`, or by key if that is None.
     pub fn read(&self, below: LogPos, since: Option<Place>, by: Option<&str>, shown: &[(i64, Row)]) {
         let mut state = self.lock();
         if since.is_some_and(|(position, _)| position >= below.0) {
@@ -300,7 +300,7 @@ impl TablesOracle {
         }
     }
 
-    /// What was found wrong since the last call.
+    /// Takes the violations found since the last call.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().failures)
     }

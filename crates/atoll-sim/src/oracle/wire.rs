@@ -1,4 +1,4 @@
-//! All oracles that look at frames and disks, fed together, because one needs what another learns.
+//! Feeds the oracles that observe frames and disks. They share one lock, because one needs what another learns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Inner {
-    /// NativeLoglets.
+    /// The oracle of native Loglets.
     pub native: NativeOracle,
-    /// Registers.
+    /// The oracle of registers.
     pub rmw: RmwOracle,
-    /// Chains.
+    /// The oracle of chains.
     pub chain: ChainOracle,
-    /// The last record that is known to be on each disk.
+    /// The last journal record of each disk that the oracles know to be durable.
     durable: BTreeMap<StorageId, Lsn>,
 }
 
@@ -35,18 +35,18 @@ impl Inner {
         }
     }
 
-    /// Changes of chains and of groups of acceptors so far.
+    /// Returns how many changes of chains and of acceptor groups there were, and how many Loglets without a chain were sealed.
     pub fn reconfigurations(&self) -> u64 {
         self.chain.extends() + self.rmw.hand_overs() + self.native.sealed_loglets()
     }
 }
 
-/// Cheap to clone: one is the world's observer, others belong to clients.
+/// Cheap to clone. One clone is the world's observer; clients hold others.
 #[derive(Clone, Debug, Default)]
 pub struct WireOracle(Arc<Mutex<Inner>>);
 
 impl WireOracle {
-    /// What is known.
+    /// Locks the oracles.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,7 +56,7 @@ impl Observer for WireOracle {
     fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         let inner = &mut *self.lock();
         match wire.frame().kind {
-            // Replies carry kinds of their own in the same ranges.
+            // The replies have kinds in the same ranges.
             100..=199 => inner.native.sent(wire, verdict),
             200..=299 => inner.rmw.sent(wire, verdict),
             _ => {}
@@ -71,7 +71,7 @@ impl Observer for WireOracle {
         let inner = &mut *self.lock();
         inner.native.booted(who);
         inner.rmw.booted(who);
-        // What was written and not synced may have survived: it is on the disk from now on.
+        // Records that were written but not synced may have survived. From now on they are on the disk.
         let seen = inner.durable.get(&who.storage).copied().unwrap_or(Lsn::NONE);
         let news = found.records.partition_point(|(lsn, _)| *lsn <= seen);
         inner.durable(who, &found.records[news..], verdict);

@@ -1,5 +1,5 @@
-//! Directed: the clock of one node after the other is set far ahead or behind while the others are right. The log's time stays with
-//! the right clocks, their nodes continue, and so does the wrong node once its clock is right again.
+//! Directed: the clocks of single nodes are set far ahead or behind, one at a time, while the others are right. The log's time must follow
+//! the right clocks, and their nodes must continue. The wrong node must continue once its clock is right again.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,16 +25,16 @@ use crate::world::fault::{Death, Fault};
 const DURING: Duration = Duration::from_secs(40);
 /// How long a clock is wrong.
 const WRONG: Duration = Duration::from_secs(4);
-/// Within this time a node has noticed that its clock is wrong, or right again; the other nodes make progress within it, too.
+/// Within this time, a node must notice that its clock is wrong, or right again, and the other nodes must make progress.
 const SOON: Duration = Duration::from_secs(3);
-/// The time that the oracle knows is that of the clients' last turn, which is older than the nodes' time by at most this much.
+/// The oracle knows the time of the clients' last turn, which is older than the nodes' time by at most this much.
 const TURN_MS: u64 = 1_000;
-/// While writes continue, the log's time is behind the truth by less than this: the writes come from nodes with clocks that are
+/// While writes continue, the log's time is behind the true time by less than this, because the writes come from nodes whose clocks are
 /// about right.
 const BEHIND_MS: u64 = 10_000;
 const DAY_MS: i64 = 86_400_000;
 
-/// The database's.
+/// The scenario of a database.
 pub const SCENARIO: Scenario = Scenario {
     name: "database-clocks",
     about: "directed: the clock of one node is far ahead or behind; the log's time stays right, the others go on",
@@ -64,7 +64,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     walls.follow(world.clients());
     let allowed_ms = Options::default().clock_ahead_at_most.as_millis() as u64;
     let truth = walls.clone();
-    // Two clocks that are usually wrong lie between that of a proposer and the truth.
+    // A proposer compares its clock with other clocks, and both it and they may have the usual error.
     let most_ms = allowed_ms + 2 * USUALLY_WRONG_MS + TURN_MS;
     oracle.bound_time(Arc::new(move || truth.truth_ms() + most_ms));
     let stage: Stage<NodeHandles> = stage(&mut world);
@@ -92,7 +92,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     outcome
 }
 
-/// Sets one clock after the other.
+/// Sets one clock wrong after the other.
 struct Clockmaker {
     stage: Stage<NodeHandles>,
     engines: Engines<Cells>,
@@ -138,7 +138,7 @@ impl Clockmaker {
         self.stage.pause(WRONG).await;
         let before = self.oracle.writes();
         self.stage.pause(SOON).await;
-        // Writers end with the load.
+        // Writers end with the load, so then nothing can be checked.
         let judged = !self.stage.over.is_up();
         if judged && self.oracle.writes() == before {
             self.fail(format!(

@@ -1,5 +1,5 @@
-//! The database on whole nodes: engines over a virtual log that is reconfigured all the time. Nodes die and forget what their
-//! stores did not persist, or lose their stores; the log is trimmed behind them.
+//! The database on whole nodes: engines over a virtual log that is reconfigured repeatedly. Nodes die and lose what their stores did not
+//! persist, or lose their stores. The log is trimmed once the stores have applied it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -25,7 +25,7 @@ use crate::world::observer::Who;
 /// Length of the phase under faults.
 const DURING: Duration = Duration::from_secs(20);
 
-/// The database under everything that does not cost a journal.
+/// The database under faults that cost no journal.
 pub const SCENARIO: Scenario = Scenario {
     name: "database",
     about: "engines over a log that is reconfigured and trimmed; kills, partitions, lost stores; reads behind barriers",
@@ -37,7 +37,7 @@ pub const SCENARIO: Scenario = Scenario {
 /// One life of one node.
 type LifeId = (NodeId, Incarnation);
 
-/// The engines of the nodes that are up, by life. Clones are one.
+/// The engines of the running nodes, by life. Clones share their state.
 #[derive(Debug)]
 pub struct Engines<A: Application>(Arc<Mutex<BTreeMap<LifeId, Engine<A>>>>);
 
@@ -54,12 +54,12 @@ impl<A: Application> Default for Engines<A> {
 }
 
 impl<A: Application> Engines<A> {
-    /// That of a life, once it is open.
+    /// Returns the engine of a life, once it is open.
     pub fn get(&self, node: NodeId, life: Incarnation) -> Option<Engine<A>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(node, life)).cloned()
     }
 
-    /// A node's new life; what its earlier one hung up is taken down.
+    /// Adds the engine of a node's new life, and closes the doors of its earlier lives.
     pub fn put(&self, node: NodeId, life: Incarnation, engine: Engine<A>) {
         let mut engines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         engines.retain(|(n, _), old| {
@@ -71,7 +71,7 @@ impl<A: Application> Engines<A> {
         engines.insert((node, life), engine);
     }
 
-    /// Takes everything down.
+    /// Closes all doors and removes all engines.
     pub fn close(&self) {
         let mut engines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         engines.values().for_each(load::close_door);
@@ -79,13 +79,13 @@ impl<A: Application> Engines<A> {
     }
 }
 
-/// Cells on every node, with a door that tells the oracle.
+/// Runs cells on every node, with a door that reports to the oracle.
 pub struct Cellular {
-    /// Where they are found.
+    /// Where clients find the engines.
     pub engines: Engines<Cells>,
     /// The oracle that the doors report to.
     pub oracle: DatabaseOracle,
-    /// Clients' side of the world, once it is there.
+    /// Where doors report violations. Set before the nodes start.
     pub cluster: Arc<OnceLock<Cluster<NodeHandles>>>,
 }
 
@@ -114,7 +114,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());
-    // Before the nodes start: their doors report there.
+    // This must happen before the nodes start, because their doors report violations there.
     let _ = cluster.set(world.cluster());
     let stage: Stage<NodeHandles> = stage(&mut world);
     for _ in 0..2 + rng.below(3) {

@@ -1,5 +1,5 @@
-//! Directed scenarios: stories from the protocol notes. Sleepers that continue with outdated knowledge (vlog-V2, vlog-V3, contracts
-//! X16), and the five servers of rule K (native §4).
+//! Directed scenarios that follow examples from the protocol notes: nodes and clients that continue with outdated knowledge (vlog-V2,
+//! vlog-V3, contracts X16), and the five servers of rule K (native §4).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::workload::{again, delete, late, log, native};
 use crate::world::fault::Fault;
 use crate::world::{Weather, World};
 
-/// Nodes that are stopped with appends of clients that leave them.
+/// Nodes that are paused with appends of clients that move to other nodes.
 pub const LATE: Scenario = Scenario {
     name: "vlog-late",
     about: "directed: nodes are stopped with an append, its client moves on, the log moves on, the node continues",
@@ -30,7 +30,7 @@ pub const LATE: Scenario = Scenario {
     full: false,
 };
 
-/// Clients that hand records in again, with limits so low that a short run passes them.
+/// Clients that submit records again. The limits are so low that a short run exceeds them.
 pub const RETRIES: Scenario = Scenario {
     name: "vlog-retries",
     about: "directed: records are handed in again at the same door while they are pending, and late; few are remembered",
@@ -39,7 +39,7 @@ pub const RETRIES: Scenario = Scenario {
     full: false,
 };
 
-/// Nodes that sleep over several changes of the chain.
+/// Nodes that are paused during several changes of the chain.
 pub const SLEEPERS: Scenario = Scenario {
     name: "vlog-sleepers",
     about: "directed: nodes are stopped over three extends, a trim and a truncate, and go on with their old chain",
@@ -48,7 +48,7 @@ pub const SLEEPERS: Scenario = Scenario {
     full: false,
 };
 
-/// A log that is deleted and created anew, again and again.
+/// A log that is deleted and created again, repeatedly.
 pub const DELETED: Scenario = Scenario {
     name: "vlog-deleted",
     about: "directed: a log is extended, deleted and created anew while it is used; nodes die in the middle of it",
@@ -57,7 +57,7 @@ pub const DELETED: Scenario = Scenario {
     full: false,
 };
 
-/// One node, and logs that are on it alone.
+/// A single node with local logs.
 pub const LOCAL: Scenario = Scenario {
     name: "local",
     about: "directed: a single node with a LocalLoglet: killed and cut off power in the middle of anything, and extended",
@@ -142,7 +142,7 @@ fn run_local(seed: u64, out: TraceOut) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// The next segment is a LocalLoglet, too.
+/// Extends the log repeatedly; the next segment is a local Loglet again.
 async fn extend_local(stage: Stage<NodeHandles>, name: String) {
     while !stage.over.is_up() {
         stage.pause(Duration::from_millis(700)).await;
@@ -175,23 +175,23 @@ fn run_retries(seed: u64, out: TraceOut) -> Outcome {
     })
 }
 
-/// Limits that are small enough for a run to pass them.
+/// Limits that are small enough for a run to exceed them.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Spans of operations that an orderer remembers.
+    /// How many spans of operations a sequencer, or the store of a local Loglet, remembers.
     dedupe_spans: usize,
-    /// Batches that a lane has in flight.
+    /// How many batches a lane may have in flight.
     batches_in_flight: usize,
-    /// Bytes in flight at an orderer, and in a lane.
+    /// How many bytes may be in flight at a sequencer or local store, and in a lane.
     window_bytes: usize,
-    /// What the first segment is.
+    /// The kind of the first segment.
     kind: &'static str,
-    /// Segments of an index page, if not as shipped.
+    /// How many segments an index page holds. None is the default.
     page_items: Option<usize>,
 }
 
 impl Limits {
-    /// As shipped.
+    /// The defaults of the product.
     const USUAL: Limits = Limits {
         dedupe_spans: 512 * 1024,
         batches_in_flight: 8,
@@ -218,7 +218,7 @@ fn on_nodes(
     limits: Limits,
     people: impl Fn(&Stage<NodeHandles>, String) + Send + 'static,
 ) -> Outcome {
-    // A lane fills its window with one batch, which is one record.
+    // A lane may send its whole window as one batch, which is one journal record. The journal segments must be large enough for it.
     let weather = Weather { segment_bytes: 256 * 1024, ..weather(&mut rng) };
     let mut options = Options::default();
     limits.set(&mut options);
@@ -281,8 +281,9 @@ fn links(stage: &Stage<Handles>, pairs: &[(usize, usize)], blocked: bool) {
     }
 }
 
-/// Plays the story once: an entry reaches server 0 only; 1, 2, 3 are sealed and yield a tail without it; 0, 1, 2 yield a tail with
-/// it; meanwhile a client on 4, which knows of no seal, keeps asking for open tails. False if the story broke off.
+/// Plays the example once. An entry reaches server 0 only. Servers 1, 2, 3 are sealed and yield a tail without the entry; then 0, 1, 2
+/// yield a tail with it. Meanwhile a client on server 4, which knows of no seal, repeatedly asks for the tail. Returns false if a step
+/// failed.
 async fn five(stage: &Stage<Handles>, islands: &native::Islands) -> bool {
     let patience = Duration::from_millis(1_500);
     let spec = LogletSpec::default().place("server", (1..=5).map(NodeId)).place("sequencer", [NodeId(1)]);
@@ -320,7 +321,7 @@ async fn five(stage: &Stage<Handles>, islands: &native::Islands) -> bool {
     links(stage, &[(0, 1), (0, 2), (0, 4)], false);
     stage.pause(Duration::from_millis(1 + stage.below(5))).await;
     let with = stage.env.within(patience, native::check(stage, &island, 1)).await;
-    // Now 4 hears of everybody again.
+    // Server 4 can reach servers 2 and 3 again.
     links(stage, &[(2, 4), (3, 4)], false);
     let _ = stage.env.within(patience, native::check(stage, &island, 4)).await;
     stage.cluster.inject(Fault::HealNetwork);

@@ -1,6 +1,5 @@
-//! Directed: the registers of a single node, which are one file that is replaced as a whole. The node dies all the time,
-//! replacements fail and leave either the old or the new content, and before each life a damaged copy is opened, which must be
-//! refused.
+//! Directed: the registers of a single node, in one file that is replaced as a whole. The node dies repeatedly. Some replacements fail and
+//! leave the old or the new content. Before each life, a damaged copy is opened, which must be refused.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,20 +33,20 @@ pub const SCENARIO: Scenario = Scenario {
     full: false,
 };
 
-/// One replacement in so many fails.
+/// One of this many replacements fails.
 const FAILS_ONE_IN: u64 = 40;
 
 #[derive(Debug)]
 struct Disk {
     content: Option<Bytes>,
     rng: Rng,
-    /// No replacement fails any more.
+    /// Whether replacements no longer fail.
     healed: bool,
-    /// One has failed in this life.
+    /// Whether a replacement has failed in this life.
     failed: bool,
 }
 
-/// What the file holds, whoever has it open.
+/// The content of the file, which all cells that opened it share.
 #[derive(Clone, Debug)]
 struct Kept(Arc<Mutex<Disk>>);
 
@@ -69,7 +68,7 @@ impl Cell for Kept {
                 return Ok(());
             }
             disk.failed = true;
-            // The rename may or may not have happened, and nobody is notified.
+            // The rename may or may not have happened, and the caller cannot tell.
             if disk.rng.below(2) == 0 {
                 disk.content = Some(Bytes::copy_from_slice(content));
                 hit("sim.file_registers.failed_with_new");
@@ -85,7 +84,7 @@ impl Cell for Kept {
     }
 }
 
-/// A content that nobody can replace.
+/// A content that cannot be replaced.
 struct Fixed(Bytes);
 
 impl Cell for Fixed {
@@ -114,15 +113,15 @@ impl HasRegisters for Handles {
     }
 }
 
-/// A node with nothing but such registers.
+/// A node that has only these registers.
 struct Alone {
     disk: Kept,
-    /// Damaged copies that were opened all the same.
+    /// Violations, such as a damaged copy that was opened.
     wrong: Arc<Mutex<Vec<String>>>,
 }
 
 impl Alone {
-    /// Opens a copy with one bit turned, or cut short.
+    /// Opens a copy that is truncated or has one flipped bit, which must fail.
     fn open_damaged(&self) {
         let Some(content) = self.disk.with(|disk| disk.content.clone()) else { return };
         let mut copy = content.to_vec();
@@ -159,7 +158,7 @@ impl Assembly for Alone {
             Err(error) => {
                 let words = format!("FILE: what was written cannot be opened: {error}");
                 self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(words);
-                // It fails the seed; until then this one refuses every write.
+                // The violation fails the run. Until then, the node uses empty registers in memory.
                 FileRegisters::open(Box::new(Kept(Arc::new(Mutex::new(Disk {
                     content: None,
                     rng: Rng::new(seed),
@@ -197,7 +196,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// An operator: a node whose file has failed is started again.
+/// Plays the operator: restarts a node after a replacement has failed.
 async fn keeper(stage: Stage<Handles>, disk: Kept, wrong: Arc<Mutex<Vec<String>>>) {
     loop {
         stage.pause(Duration::from_millis(50)).await;

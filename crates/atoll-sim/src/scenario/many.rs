@@ -1,5 +1,5 @@
-//! Directed: a thousand logs at once. They are created, written, and moved when a node dies: each soon accepts appends again and is
-//! changed at most a few times. Then all are deleted, and every node reports so.
+//! Directed: a thousand logs at once. They are created, written, and moved when a node dies. Each of them must soon accept appends again
+//! and may change only a few times. Then all are deleted, and every node must report that.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -28,15 +28,15 @@ pub const MANY_LOGS: Scenario = Scenario {
 };
 
 const LOGS: usize = 1_000;
-/// Workers, each with a share of the logs.
+/// The number of workers, which share the logs.
 const WORKERS: usize = 8;
-/// Logs that are written while a node is dead, and read as a whole in the end.
+/// How many logs are written while a node is dead. Some of them are read completely at the end.
 const SAMPLE: usize = 100;
-/// All logs of the dead node are moved within this: sixteen at a time, each in some round trips and syncs.
+/// How soon all logs of a dead node must be moved. A node moves sixteen at a time, each in some round trips and syncs.
 const MOVED_WITHIN: Duration = Duration::from_secs(30);
-/// How long the dead node stays dead at least: longer than any node needs to notice.
+/// How long the node stays dead at least: longer than any node needs to notice.
 const STAYS_DEAD: Duration = Duration::from_secs(12);
-/// Changes of one log for one death.
+/// How often one log may change because of one death.
 const MOVES: usize = 3;
 const MOST: Duration = Duration::from_secs(200);
 
@@ -61,7 +61,7 @@ fn name(n: usize) -> String {
     format!("log{n}")
 }
 
-/// Does something with each of so many logs, some at a time.
+/// Runs `work` for each of the first `logs` logs, on several workers.
 async fn each<F>(stage: &Stage<NodeHandles>, logs: usize, work: fn(Stage<NodeHandles>, String) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -88,7 +88,7 @@ async fn create(stage: Stage<NodeHandles>, name: String) {
     load::create(&stage, &name).await;
 }
 
-/// One record, through any node, as often as it takes.
+/// Appends one record through any node and retries until it is acknowledged.
 async fn append(stage: Stage<NodeHandles>, name: String) {
     let client = ClientId(stage.env.random() | 1);
     let mut pending = vec![load::record(&stage, client, 1)];
@@ -116,14 +116,14 @@ async fn delete(stage: Stage<NodeHandles>, name: String) {
     }
 }
 
-/// The active segment of every log.
+/// Returns the active Loglet of every log.
 fn active(stage: &Stage<NodeHandles>) -> BTreeMap<String, LogletId> {
     let wire = stage.oracles.wire.lock();
     let all = wire.chain.newest_of_all();
     all.filter_map(|(name, chain)| Some((name.to_owned(), chain.segments().last()?.loglet))).collect()
 }
 
-/// The logs whose sequencer is on this host.
+/// Returns the logs whose sequencer is on this host.
 fn ordered_by(stage: &Stage<NodeHandles>, host: usize) -> Vec<String> {
     let wire = stage.oracles.wire.lock();
     let is_here = |name: &String| {
@@ -132,7 +132,7 @@ fn ordered_by(stage: &Stage<NodeHandles>, host: usize) -> Vec<String> {
     (0..LOGS).map(name).filter(is_here).collect()
 }
 
-/// A node dies: its logs are moved, the sample takes appends, and no log is changed more often than it must be.
+/// Kills a node. Its logs must be moved, the sample must accept appends, and no log may change too often.
 async fn one_dies(stage: &Stage<NodeHandles>, hosts: usize) {
     let Some(host) = (0..hosts).max_by_key(|host| ordered_by(stage, *host).len()) else { return };
     let before = active(stage);
@@ -152,7 +152,7 @@ async fn one_dies(stage: &Stage<NodeHandles>, hosts: usize) {
         }
         stage.env.sleep(Duration::from_millis(200)).await;
     }
-    // The node is dead still: every one of these logs must take a record without it.
+    // The node is still dead, so each of these logs must accept a record without it.
     each(stage, SAMPLE, append).await;
     hit("sim.many.appended_without_the_dead");
     stage.env.sleep(STAYS_DEAD).await;

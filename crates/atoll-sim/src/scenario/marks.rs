@@ -1,11 +1,11 @@
-//! The coverage marks of each scenario, which a run of it with at least [`crate::coverage::SEEDS`] seeds must reach. At least a
-//! third of the seeds reached each of them when they were written down; [`crate::coverage`] demands rarer ones of whole runs. Marks
-//! that several scenarios reach are in shared lists.
+//! The coverage marks of each scenario. A run with at least [`crate::coverage::SEEDS`] seeds must reach all of them. At least a third of
+//! the seeds reached each mark when it was added here; [`crate::coverage`] lists rarer ones for runs of all scenarios. Marks of several
+//! scenarios are in shared lists.
 
 /// Names of marks.
 pub type Marks = &'static [&'static str];
 
-/// Of a log of Loglets, whatever is done to it.
+/// Marks of every scenario with native Loglets.
 const EVERY_LOG: Marks = &[
     "append.unknown",
     "journal.segment.sparse",
@@ -37,7 +37,7 @@ const EVERY_LOG: Marks = &[
     "store.move",
 ];
 
-/// Of a register, and of a virtual log that has one.
+/// Marks of every scenario with RMWPaxos registers, including those with virtual logs.
 const REGISTER: Marks = &[
     "rmw.acceptor.laggard_write",
     "rmw.read.establish",
@@ -48,7 +48,7 @@ const REGISTER: Marks = &[
     "rmw.write.token",
 ];
 
-/// Of a virtual log, besides those.
+/// Additional marks of every scenario with virtual logs.
 const VIRTUAL: Marks = &[
     "lane.new_epoch",
     "members.first_group",
@@ -69,7 +69,7 @@ const VIRTUAL: Marks = &[
     "vlog.roll_forward",
 ];
 
-/// Where registers move from group to group.
+/// Marks of scenarios in which registers move between groups.
 const MOVES: Marks = &[
     "journal.closed",
     "journal.recover.gap",
@@ -90,7 +90,7 @@ const MOVES: Marks = &[
     "rmw.write.timed_out",
 ];
 
-/// Where members come and go, besides those.
+/// Additional marks of scenarios in which the members change.
 const CHANGES: Marks = &[
     "members.hand_over",
     "members.heard_of_group",
@@ -104,7 +104,7 @@ const CHANGES: Marks = &[
     "vlog.trim.truncated",
 ];
 
-/// Where disks fail, too.
+/// Additional marks of scenarios in which disks fail.
 const FAULTS: Marks = &[
     "journal.checkpoint.from_reserve",
     "journal.recover.from_reserve",

@@ -1,4 +1,4 @@
-//! Scenarios: a cluster, a load, faults, and what must be true at the end. One run is one scenario with one seed.
+//! Scenarios: a cluster, a load, faults, and the conditions at the end. A run is one scenario with one seed.
 
 mod clocks;
 pub mod database;
@@ -29,41 +29,41 @@ use std::io::Write;
 use crate::scenario::phases::Size;
 use crate::world::Totals;
 
-/// Where a run writes its events as text.
+/// Where a run writes its trace as text, if anywhere.
 pub type TraceOut = Option<Box<dyn Write + Send>>;
 
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Violations; empty if it passed.
+    /// The violations. Empty if the run passed.
     pub failures: Vec<String>,
     /// Hash and number of events of the trace.
     pub trace: (u64, u64),
-    /// What the world did.
+    /// Counts of what happened in the world.
     pub totals: Totals,
-    /// How large it was.
+    /// The size of the run.
     pub size: Size,
-    /// Coverage marks.
+    /// The coverage marks that the run reached, with counts.
     pub marks: BTreeMap<&'static str, u64>,
 }
 
-/// One kind of run.
+/// A kind of run.
 #[derive(Clone, Copy)]
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// A one-line description.
     pub about: &'static str,
     /// Runs it.
     pub run: fn(u64, TraceOut) -> Outcome,
-    /// Marks that some seed of a run of hundreds must reach.
+    /// Marks that a run of at least [`crate::coverage::SEEDS`] seeds must reach.
     pub marks: &'static [marks::Marks],
-    /// Whether each of its seeds has the size that is promised for a seed (60 s, 1,000 acknowledged writes, 20 faults, 5
-    /// reconfigurations); directed scenarios are small.
+    /// Whether each of its seeds must have the full size: 60 virtual seconds, 1,000 acknowledged writes, 20 faults and 5 reconfigurations.
+    /// Directed scenarios are smaller.
     pub full: bool,
 }
 
-/// Every scenario.
+/// Returns all scenarios.
 pub fn all() -> Vec<Scenario> {
     vec![
         native::SCENARIO,
@@ -100,7 +100,7 @@ pub fn all() -> Vec<Scenario> {
     ]
 }
 
-/// The scenario of a name.
+/// Returns the scenario with a name.
 pub fn find(name: &str) -> Option<Scenario> {
     all().into_iter().find(|s| s.name == name)
 }

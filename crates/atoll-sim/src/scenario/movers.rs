@@ -1,6 +1,5 @@
-//! Directed: the node that reconfigures a log dies in the middle, after a random number of frames, and stays dead; sometimes its
-//! successor dies, too. The other nodes must complete the reconfiguration (vlog-VL8) and accept appends. No links are cut, because
-//! the oracle cannot see them.
+//! Directed: the node that reconfigures a log dies after a random number of frames and stays dead; sometimes a second one dies, too. The
+//! other nodes must complete the reconfiguration (vlog-VL8) and accept appends. No links are cut, because the oracle does not see links.
 
 use std::time::Duration;
 
@@ -35,15 +34,15 @@ pub const MOVERS: Scenario = Scenario {
 };
 
 const LOG: &str = "log0";
-/// Reconfigurers that die in one run.
+/// How many times reconfigurers die in one run.
 const ROUNDS: u32 = 6;
-/// What one sends at most before it dies; an extend under this load takes about half of it.
+/// The most frames that a reconfigurer sends before it dies. An extend under this load takes about half as many.
 const MOST_FRAMES: u64 = 70;
-/// A node that is still up after this time is ended.
+/// A reconfigurer that is still up after this time is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// How long it stays dead: longer than the oracle waits.
+/// How long a reconfigurer stays dead: longer than the oracle waits.
 const STAYS_DEAD: Duration = Duration::from_secs(12);
-/// The dead one comes back by [`Fault::Boot`], long before this.
+/// A restart time that is never reached. [`Fault::Boot`] restarts the node long before.
 const NEVER: u64 = 1 << 50;
 
 fn run(seed: u64, out: TraceOut) -> Outcome {
@@ -88,11 +87,11 @@ async fn script(stage: Stage<NodeHandles>, hosts: usize) {
     load::demand(stage, vec![LOG.to_owned()]).await;
 }
 
-/// One or two reconfigurers die; then the other nodes have time to complete what these began.
+/// Lets one or two reconfigurers die, and gives the other nodes time to complete their work.
 async fn round(stage: &Stage<NodeHandles>, hosts: usize) {
     let first = stage.below(hosts as u64) as usize;
     let mut movers = vec![first];
-    // Of five servers and acceptors two may be dead.
+    // A cluster with five servers and acceptors tolerates two dead nodes.
     if hosts == 5 && stage.below(2) == 0 {
         movers.push((first + 1 + stage.below(4) as usize) % hosts);
         hit("sim.vl8.two_died");

@@ -1,4 +1,4 @@
-//! Bare NativeLoglets under faults, one after the other.
+//! Native Loglets without a virtual log, one after the other, under faults.
 
 use std::time::Duration;
 

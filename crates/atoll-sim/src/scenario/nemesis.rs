@@ -1,4 +1,4 @@
-//! The source of faults: draws them from the menu of a scenario until it is stopped, then heals everything.
+//! The source of faults: draws them from the menu of a scenario until it is told to stop, then heals everything.
 
 use std::time::Duration;
 
@@ -10,46 +10,46 @@ use crate::world::fault::{Death, Fault};
 use crate::world::network::Mood;
 
 const MS: u64 = 1_000_000;
-/// The minimum time between two disk losses. It is longer than an operation takes, so that no plan that counted on the last lost
-/// disk is still under way.
+/// The minimum time between two disk losses. It is longer than any operation takes, so no operation that relied on the last lost disk is
+/// still in progress.
 pub const LOSSES_APART: Duration = Duration::from_secs(3);
 
-/// How often each kind of fault is drawn, in proportion; 0 is never.
+/// The weight of each kind of fault; 0 is never.
 #[derive(Clone, Copy, Debug)]
 pub struct Menu {
-    /// `kill -9` or power cut of one node.
+    /// Kill or power cut of one node.
     pub crash: u64,
-    /// Power cut or kill of all at once.
+    /// Kill or power cut of all nodes at once.
     pub crash_all: u64,
-    /// Power cut of a node in the middle of its sends.
+    /// Kill of a node between two of its sends.
     pub crash_mid_turn: u64,
     /// SIGSTOP.
     pub pause: u64,
-    /// Full partition.
+    /// A full partition into two sides.
     pub split: u64,
-    /// One direction blocked.
+    /// One direction between two hosts is held up.
     pub one_way: u64,
-    /// Connections reset.
+    /// The connections between two hosts break.
     pub reset: u64,
-    /// Frames lost, doubled, swapped, slow.
+    /// Frames are lost, duplicated, reordered, or slow.
     pub mood: u64,
     /// A slow disk.
     pub slow_disk: u64,
     /// A full disk.
     pub full_disk: u64,
-    /// A failing write or sync: the journal closes.
+    /// A write or sync fails, so the journal closes.
     pub failing_disk: u64,
-    /// A bit flips in the journal of a node that is down.
+    /// A power cut, and a bit flips in the journal while the node is down.
     pub rot: u64,
     /// A disk is replaced by an empty one.
     pub wipe: u64,
-    /// Files of a node that is down are deleted, cut, or put back from an older copy.
+    /// Files of a node that is down are deleted, truncated, or put back from an older copy.
     pub lost_files: u64,
     /// Reads fail for a while.
     pub failing_reads: u64,
-    /// A bit flips in the journal of a node that runs.
+    /// A bit flips in the journal of a running node.
     pub live_rot: u64,
-    /// Files, or the whole data directory, of a node that is down are put back from a copy.
+    /// Files of a node that is down, or its whole data directory, are put back from a copy.
     pub put_back: u64,
 }
 
@@ -75,7 +75,7 @@ impl Menu {
         put_back: 0,
     };
 
-    /// All that does not cost a disk.
+    /// Faults that cost no disk.
     pub const USUAL: Menu = Menu {
         crash: 8,
         crash_all: 1,
@@ -93,8 +93,7 @@ impl Menu {
         ..Menu::NONE
     };
 
-    /// A subset of the menu, chosen by the seed: runs in which some kinds of faults are missing reach states that others do not
-    /// reach.
+    /// Removes some kinds of faults at random. Runs without some kinds reach states that others do not reach.
     #[must_use]
     pub fn some(mut self, rng: &mut Rng) -> Menu {
         for part in [
@@ -146,24 +145,24 @@ impl Menu {
     }
 }
 
-/// Whether a host may lose its disk now: false while an earlier loss is not repaired.
+/// Decides whether a host may lose its disk now. Says no while an earlier loss is not repaired.
 pub type MayLose = Box<dyn Fn(usize) -> bool + Send>;
 
-/// How the faults of a run go on.
+/// How frequent the faults of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// As the scenario wants it.
+    /// As frequent as the scenario requests.
     Usual,
-    /// The time is over, but the run is still too small: everything is healed once, then faults are rare.
+    /// The phase is over, but the run is still too small: everything is healed once, and from then on faults are rare.
     Rare,
-    /// No more.
+    /// No more faults.
     Over,
 }
 
-/// How many times rarer faults are then.
+/// How many times rarer faults then are.
 const RARE: u32 = 10;
 
-/// Draws faults as long as `pace` says, every `every` on average.
+/// Draws faults until `pace` says that the run is over. The mean time between two faults is `every`.
 pub async fn run<H: Clone>(
     env: Env,
     cluster: Cluster<H>,
@@ -199,7 +198,7 @@ pub async fn run<H: Clone>(
         let host = rng.below(hosts) as usize;
         let other = (host + 1 + rng.below(hosts.max(2) - 1) as usize) % hosts as usize;
         let death = if rng.below(2) == 0 { Death::Kill } else { Death::PowerCut };
-        // Sometimes the node is back before the messages of its last life have arrived.
+        // Sometimes the node restarts before the messages of its last life have arrived.
         let usual = [1_500 * MS, 150 * MS, 150 * MS, 2 * MS][rng.below(4) as usize];
         let back = rng.tail(usual);
         match kind {
@@ -241,13 +240,13 @@ pub async fn run<H: Clone>(
             }
             _ => {}
         }
-        // Partitions, moods, closed journals and full disks would otherwise last forever: they end from time to time.
+        // Partitions, frame faults, closed journals and full disks have no end of their own, so end them from time to time.
         if env.now() >= quiet_at {
             quiet_at = env.now().after(Duration::from_millis(500 + rng.below(4_000)));
             cluster.inject(Fault::HealNetwork);
             restart_closed(&cluster, &mut rng);
-            // A run that continues because it is too small must make progress: where one acceptor serves alone, each of its syncs
-            // may take longer than anybody waits.
+            // A run that continues because it is too small must make progress. If a single acceptor with a slow disk is the whole group,
+            // each of its syncs may take longer than anybody waits.
             if is_rare {
                 (0..hosts as usize).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
             }
@@ -265,13 +264,13 @@ pub async fn run<H: Clone>(
     heal(&cluster, hosts as usize);
 }
 
-/// Every journal can be read again.
+/// Makes the journals of all hosts readable again.
 pub fn all_read_again<H: Clone>(cluster: &Cluster<H>) {
     (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::FailReads { host, failing: false }));
 }
 
-/// A nervous network: again and again, single directions between two hosts are held up for some milliseconds. A message to several
-/// hosts reaches some of them much later than others.
+/// Repeatedly holds up single directions between two hosts for some milliseconds. A message to several hosts then reaches some of them much
+/// later than others.
 pub async fn nervous<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng, until: Tick) {
     let hosts = cluster.hosts() as u64;
     while env.now() < until && hosts > 1 {
@@ -285,7 +284,7 @@ pub async fn nervous<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng, unti
     }
 }
 
-/// After everything was healed: restarts nodes whose journal is closed. Runs forever.
+/// Restarts nodes whose journal is closed, after everything was healed. Runs forever.
 pub async fn medic<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng) {
     loop {
         env.sleep(Duration::from_millis(500)).await;
@@ -303,12 +302,12 @@ fn mood(rng: &mut Rng) -> Mood {
     }
 }
 
-/// Whether the data on the disk must not be used. A program that is too old for the data is a different case: the disk is good.
+/// Returns whether the data on a disk must not be used. If only the program is too old for the data, the disk is good.
 fn must_be_wiped(health: &Health) -> bool {
     health.refused.as_ref().is_some_and(|why| !why.contains("too old"))
 }
 
-/// What an operator does about nodes that have stopped for good.
+/// Does what an operator does about nodes with a closed journal or unusable data.
 fn restart_closed<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng) {
     for host in 0..cluster.hosts() {
         let health = cluster.health(host);
@@ -316,13 +315,13 @@ fn restart_closed<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng) {
             let back_after = Some(rng.below(500 * MS));
             cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
         } else if must_be_wiped(&health) {
-            // The data on the disk must not be used: the host gets an empty disk.
+            // The data must not be used, so the host gets an empty disk.
             cluster.inject(Fault::Wipe { host, back_after: rng.below(500 * MS) });
         }
     }
 }
 
-/// Ends every fault and starts what is down.
+/// Ends all faults and starts all nodes that are down.
 pub fn heal<H: Clone>(cluster: &Cluster<H>, hosts: usize) {
     cluster.inject(Fault::HealNetwork);
     for host in 0..hosts {

@@ -1,4 +1,4 @@
-//! Whole nodes, as the product assembles them: members, failure detection, policy, logs.
+//! Whole nodes, as the product assembles them, with membership, failure detection, policy and logs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::scenario::upgrade::Programs;
 use crate::world::Assembly;
 use crate::world::observer::Who;
 
-/// Puts nodes together with `atoll_node::assembly`.
+/// Assembles nodes with `atoll_node::assembly`.
 #[derive(Clone, Debug)]
 pub struct Nodes {
-    /// Hosts that are members from the start; others join when they are added.
+    /// How many hosts are members from the start. The others join when they are added.
     pub members: usize,
-    /// Members that hold registers, the first ones.
+    /// How many of the first members hold registers.
     pub founders: usize,
-    /// Settings.
+    /// Options of the nodes.
     pub options: Options,
-    /// The program of each host.
+    /// The program that each host runs.
     pub programs: Programs,
-    /// Counts starts: what a clock does from life to life.
+    /// Counts starts. Each life gets the count as its start time.
     pub starts: u64,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for NodeHandles {
 }
 
 impl NodeHandles {
-    /// The log of a name, on this node.
+    /// Returns the log with a name, on this node.
     pub fn log(&self, name: &str) -> Option<Arc<VirtualLog>> {
         self.0.logs.open(name).ok()
     }

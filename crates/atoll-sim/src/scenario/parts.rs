@@ -1,4 +1,4 @@
-//! Nodes put together from the protocol crates alone: no policy, no membership, just roles and procedures.
+//! Nodes that consist of the protocol crates only: roles and procedures, without policy and membership.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use atoll_rmwpaxos::{Acceptor, GroupConfig, Options, RmwRegisters};
 use crate::world::Assembly;
 use crate::world::observer::Who;
 
-/// Answers who the node is.
+/// Answers with the identity of the node.
 pub(super) struct WhoAmI(pub(super) Identity);
 
 impl Role for WhoAmI {
@@ -28,7 +28,7 @@ impl Role for WhoAmI {
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
 }
 
-/// All hosts, thought to be up: providers find out by asking.
+/// Lists all hosts as alive. Providers find out by asking which of them answer.
 #[derive(Debug)]
 pub struct Everybody(pub usize);
 
@@ -54,28 +54,28 @@ impl Directory for Everybody {
 pub struct Handles {
     /// Registers.
     pub registers: RmwRegisters,
-    /// NativeLoglets.
+    /// Native Loglets.
     pub native: Arc<NativeProvider>,
 }
 
-/// Nodes with every role, and no policy above them.
+/// Nodes with every role and without policy.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// The first group of acceptors.
     pub group: GroupConfig,
-    /// All hosts.
+    /// The number of hosts.
     pub hosts: usize,
-    /// Settings of the proposers.
+    /// Options of the proposers.
     pub rmw: Options,
-    /// Settings of native clients.
+    /// Options of native handles.
     pub native: NativeOptions,
 }
 
-/// Bytes of entries in one step of a repair, a back-fill or a copy. The journals here have small segments, and each takes a step as
-/// one record. The value is small enough that many copies take several steps, too.
+/// Bytes of entries in one step of a repair, a back-fill or a rebuild. A step is one journal record, so it must fit into the small journal
+/// segments of the simulator. It is also small enough that many copies take several steps.
 pub const STEP_BYTES: u32 = 16 * 1024;
 
-/// Who a node is, with every role.
+/// Returns the identity of a node that has every role.
 pub fn identity(who: &Who) -> Identity {
     Identity {
         node: who.node,
@@ -89,7 +89,7 @@ pub fn identity(who: &Who) -> Identity {
     }
 }
 
-/// A message as text.
+/// Returns a message as text.
 pub fn describe(frame: &Frame) -> String {
     macro_rules! known {
         ($($type:ty),* $(,)?) => {
@@ -167,7 +167,7 @@ impl Assembly for Parts {
         (core, Handles { registers, native })
     }
 
-    /// A node asks the others which group serves: the group that it was configured with may be gone without a trace.
+    /// Asks the other nodes which group is open, because the group in the node's configuration may no longer exist.
     fn start(&mut self, core: &mut NodeCore, _who: &Who, handles: &Handles) {
         let (env, registers, hosts) = (core.env(), handles.registers.clone(), self.hosts as u64);
         let asks = core.env();

@@ -1,4 +1,4 @@
-//! The course of a run: load under faults; then everything is healed and progress is demanded; finally, all state is compared.
+//! The phases of a run: a load under faults; then everything is healed and progress is demanded; finally, all state is compared.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,53 +17,53 @@ use crate::scenario::nemesis::{self, MayLose, Menu, Pace};
 use crate::world::clients::Cluster;
 use crate::world::{Assembly, World};
 
-/// Virtual length of the phase under faults, of a seed of full size.
+/// Virtual length of the phase under faults, for a full seed.
 pub const SAFETY: Duration = Duration::from_secs(60);
-/// A seed that is not full by then continues, for at most this many times that length.
+/// A seed that is not full by then continues for up to this many times that length.
 const MOST_LENGTHS: u64 = 4;
-/// How long each step of the demand for progress may take in a healed cluster.
+/// How long a step of the demand for progress may take in a healed cluster.
 pub const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 
-/// What is checked while a run goes on.
+/// The oracles of a run, and counts of other oracles.
 #[derive(Clone, Debug, Default)]
 pub struct Oracles {
-    /// Logs as clients see them.
+    /// Checks logs as clients see them.
     pub log: LogOracle,
-    /// Registers as clients see them.
+    /// Checks registers as clients see them.
     pub register: RegisterOracle,
-    /// Frames and disks.
+    /// Checks frames and disks.
     pub wire: WireOracle,
-    /// What clients of other oracles were answered.
+    /// Answers to clients of other oracles than the two above.
     pub others: Arc<Mutex<Answered>>,
 }
 
-/// A flag that clients look at: the faults are over.
+/// A flag that clients poll, for example the one that ends the load.
 #[derive(Clone, Debug, Default)]
 pub struct Flag(Arc<AtomicBool>);
 
 impl Flag {
-    /// Raises it.
+    /// Raises the flag.
     pub fn raise(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Lowers it.
+    /// Lowers the flag.
     pub fn lower(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is raised.
+    /// Returns whether the flag is raised.
     pub fn is_up(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How large a run is.
+/// The size of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// What clients were answered.
+    /// Answers to clients.
     pub answered: Answered,
-    /// Faults, those of single frames not counted.
+    /// Faults, without those of single frames.
     pub faults: u64,
     /// Changes of chains and of register groups.
     pub reconfigurations: u64,
@@ -72,7 +72,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// What every seed of a full scenario has at least.
+    /// The minimum for every seed of a full scenario.
     pub const FULL: Size = Size {
         answered: Answered { writes: 1_000, reads: 0 },
         faults: 20,
@@ -80,7 +80,7 @@ impl Size {
         virtual_ns: SAFETY.as_nanos() as u64,
     };
 
-    /// Counts another run in.
+    /// Adds the size of another run.
     pub fn add(&mut self, other: &Size) {
         self.answered += other.answered;
         self.faults += other.faults;
@@ -88,7 +88,7 @@ impl Size {
         self.virtual_ns += other.virtual_ns;
     }
 
-    /// The smaller one of each.
+    /// Returns the minimum of each part.
     #[must_use]
     pub fn least(&self, other: &Size) -> Size {
         Size {
@@ -102,7 +102,7 @@ impl Size {
         }
     }
 
-    /// Whether nothing is smaller than in `least`.
+    /// Returns whether every part is at least that of `least`.
     pub fn reaches(&self, least: &Size) -> bool {
         self.answered.writes >= least.answered.writes
             && self.answered.reads >= least.answered.reads
@@ -126,16 +126,16 @@ impl std::fmt::Display for Size {
     }
 }
 
-/// What clients need.
+/// What clients need, and where they report.
 #[derive(Debug)]
 pub struct Stage<H> {
     /// Their executor.
     pub env: Env,
-    /// The nodes.
+    /// The cluster from outside.
     pub cluster: Cluster<H>,
-    /// Where they report.
+    /// Where they report their requests and answers.
     pub oracles: Oracles,
-    /// The load is to end.
+    /// Raised when the load must end.
     pub over: Flag,
     /// What the demand for progress waits for.
     pub waiting_for: Arc<Mutex<String>>,
@@ -159,7 +159,7 @@ impl<H: Clone + Send + 'static> Stage<H> {
         self.env.spawn(name, Box::pin(client));
     }
 
-    /// How large the run is by now; the clients' clock shows virtual time.
+    /// Returns the size of the run so far.
     pub fn size(&self) -> Size {
         let mut answered = *self.others();
         answered += self.oracles.log.answered();
@@ -176,12 +176,12 @@ impl<H: Clone + Send + 'static> Stage<H> {
         self.oracles.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This was answered to a client of another oracle than those of the stage.
+    /// Counts answers to a client of another oracle than those of the stage.
     pub fn count(&self, answered: Answered) {
         *self.others() += answered;
     }
 
-    /// Hands the violations that clients found to the world.
+    /// Reports the violations that the oracles of clients have found.
     pub fn report(&self) {
         for failure in
             self.oracles.log.take_failures().into_iter().chain(self.oracles.register.take_failures())
@@ -190,51 +190,51 @@ impl<H: Clone + Send + 'static> Stage<H> {
         }
     }
 
-    /// Says what the demand for progress waits for.
+    /// Sets the text that says what the demand for progress waits for.
     pub fn waits_for(&self, what: String) {
         *self.waiting_for.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 
-    /// Reports a tail of a NativeLoglet that a client was told.
+    /// Reports a tail of a native Loglet that a client got, and checks it.
     pub fn told(&self, loglet: atoll_contract::LogletId, at: atoll_contract::Offset, sealed: bool) {
         let mut verdict = crate::world::observer::Violations::default();
         self.oracles.wire.lock().native.told_tail(loglet, at, sealed, &mut verdict);
         verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
     }
 
-    /// A random number in `[0, n)`.
+    /// Returns a random number in `[0, n)`.
     pub fn below(&self, n: u64) -> u64 {
         crate::world::clients::below(&self.env, n)
     }
 
-    /// Sleeps for about this long.
+    /// Sleeps for a random time with this mean.
     pub async fn pause(&self, mean: Duration) {
         self.env.sleep(self.env.jitter(mean)).await;
     }
 }
 
-/// Faults of a run.
+/// The faults of a run.
 pub struct Faults {
-    /// Which.
+    /// The kinds of faults.
     pub menu: Menu,
-    /// How often.
+    /// The mean time between two faults.
     pub every: Duration,
-    /// For how long.
+    /// How long the phase under faults lasts.
     pub during: Duration,
-    /// Which hosts may lose their disks, when.
+    /// Decides whether a host may lose its disk now.
     pub may_lose: MayLose,
-    /// How many directions of the network are held up for moments all the time.
+    /// How many procedures hold up random directions of the network for short moments, throughout the phase under faults.
     pub nervous: usize,
 }
 
 impl Faults {
-    /// Faults for the length of a full seed; no disk is lost.
+    /// Returns faults for the length of a full seed. No disk is lost.
     pub fn usual(menu: Menu, every: Duration) -> Self {
         Faults { menu, every, during: SAFETY, may_lose: Box::new(|_| false), nervous: 0 }
     }
 }
 
-/// Sets the stage of a world: oracles are watching, nodes start.
+/// Prepares a world: adds the oracles and starts the nodes.
 pub fn stage<A: Assembly>(world: &mut World<A>) -> Stage<A::Handles> {
     let oracles = Oracles::default();
     world.observe(Box::new(oracles.wire.clone()));
@@ -249,7 +249,7 @@ pub fn stage<A: Assembly>(world: &mut World<A>) -> Stage<A::Handles> {
     stage
 }
 
-/// Lets the load run under faults, heals, and runs `demand`, which is done when everybody has made progress.
+/// Runs the load under faults, heals everything, and runs `demand` until it ends.
 pub fn play<A, D>(
     world: &mut World<A>,
     stage: &Stage<A::Handles>,
@@ -304,8 +304,8 @@ where
     outcome(world, stage)
 }
 
-/// Runs a script that injects its own faults, for at most `most` until it ends the load; from then on, every step of its demand has
-/// to be done in time.
+/// Runs a script that injects its own faults. The script must raise `over` within `most`. From then on, each step of its demand must end
+/// within [`PROGRESS_WITHIN`].
 pub fn play_script<A, S>(
     world: &mut World<A>,
     stage: &Stage<A::Handles>,
@@ -329,7 +329,7 @@ where
     outcome(world, stage)
 }
 
-/// What a run came to, after its end.
+/// Ends a run and returns its result.
 fn outcome<A: Assembly>(world: &mut World<A>, stage: &Stage<A::Handles>) -> Outcome {
     world.finish();
     stage.report();
@@ -339,7 +339,7 @@ fn outcome<A: Assembly>(world: &mut World<A>, stage: &Stage<A::Handles>) -> Outc
     Outcome { failures, trace: world.trace_hash(), totals: world.totals(), size, marks: take_marks() }
 }
 
-/// Lets time pass until every demand is satisfied; a step of the demand that takes longer than [`PROGRESS_WITHIN`] fails.
+/// Runs until all demands are satisfied. Fails if a step of the demand takes longer than [`PROGRESS_WITHIN`].
 fn demand_progress<A: Assembly>(world: &mut World<A>, stage: &Stage<A::Handles>, satisfied: &Flag) {
     let waiting_for = || stage.waiting_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut step = None;

@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
     full: true,
 };
 
-/// Directed: lives of proposers that are over as soon as they have begun, on one hot register (rmw-T5).
+/// Directed: proposers that die soon after they start, on one contended register (rmw-T5).
 pub const LIVES: Scenario = Scenario {
     name: "register-lives",
     about: "directed: proposers die and return within milliseconds; what a life began meets the next one",
@@ -39,7 +39,7 @@ fn run_lives(seed: u64, out: TraceOut) -> Outcome {
     let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
     let Ok(group) = GroupConfig::new(1, (0..3).map(named).collect()) else { return Outcome::default() };
     let assembly = Parts { group, hosts: 3, rmw: Options::default(), native: NativeOptions::default() };
-    // What a life has sent is often under way when the next one begins.
+    // Messages of one life are often still in flight when the next life starts.
     let latency_ns = [100_000, 1_000_000, 4_000_000, 4_000_000][rng.below(4) as usize];
     let weather = Weather { latency_ns, ..Weather::default() };
     let mut world = World::new(rng.bits(), 3, weather, assembly, out);
@@ -61,7 +61,7 @@ fn run_lives(seed: u64, out: TraceOut) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// One node after the other dies soon after it began, and is back at once.
+/// Kills one node after the other soon after it started, and restarts it at once.
 async fn deaths(stage: Stage<Handles>) {
     while !stage.over.is_up() {
         let host = stage.below(3) as usize;
@@ -76,7 +76,7 @@ async fn deaths(stage: Stage<Handles>) {
 fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7265_6769);
     let members = [1, 3, 3, 3, 5][rng.below(5) as usize];
-    // A group of one moves, too: there is another host for it.
+    // A group of one can be handed over, too, because there is a second host.
     let hosts = (members + rng.below(3) as usize).max(2);
     let weather = Weather {
         latency_ns: [50_000, 300_000, 2_000_000][rng.below(3) as usize],
@@ -96,14 +96,14 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let stage = stage(&mut world);
     let names: Vec<String> = (0..1 + rng.below(4)).map(|n| format!("r{n}")).collect();
     let clients = 2 + rng.below(6);
-    // So that most seeds have their writes in the usual time.
+    // With this time, most seeds have enough writes within the usual length.
     let think = Duration::from_millis(10 * clients);
     for _ in 0..clients {
         stage.spawn("client", load::client(stage.clone(), names.clone(), think));
     }
     let deciding = Flag::default();
     stage.spawn("operator", operator(stage.clone(), hosts, deciding.clone()));
-    // In some runs disks are lost: the operator hands over to the new ones.
+    // In some runs disks are lost. The operator then hands over to a group with the new disks.
     let wipe = rng.below(3) * u64::from(members > 1);
     let menu = Menu { wipe, ..Menu::USUAL }.some(&mut rng);
     let every = Duration::from_millis(200 + rng.below(1500));
@@ -112,7 +112,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// Allows the loss of one acceptor's disk at a time, and of the next one only when the serving group names no lost disk.
+/// Allows the loss of one acceptor's disk at a time. The next one may be lost only when the open group names no lost disk.
 fn may_lose(stage: &Stage<Handles>, deciding: Flag) -> Box<dyn Fn(usize) -> bool + Send> {
     let stage = stage.clone();
     Box::new(move |host| {
@@ -125,7 +125,7 @@ fn may_lose(stage: &Stage<Handles>, deciding: Flag) -> Box<dyn Fn(usize) -> bool
     })
 }
 
-/// Hands the registers over to other groups, now and then.
+/// Hands the registers over to other groups from time to time.
 async fn operator(stage: Stage<Handles>, hosts: usize, deciding: Flag) {
     while !stage.over.is_up() {
         stage.pause(Duration::from_millis(4_000)).await;
@@ -140,7 +140,7 @@ async fn operator(stage: Stage<Handles>, hosts: usize, deciding: Flag) {
         let members =
             lives.iter().map(|(h, s)| Member { node: NodeId(*h as u32 + 1), storage: *s }).collect();
         let Some(life) = stage.cluster.any_from(first) else { continue };
-        // From the choice of the next group (H0) on, its disks stay: once the group is chosen, that cannot be undone.
+        // From here on, no disk may be lost: the choice of the next group (rmw-H1) is final.
         deciding.raise();
         let _ = life.handles.registers.hand_over(members).await;
         deciding.lower();

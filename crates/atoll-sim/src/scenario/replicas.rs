@@ -1,5 +1,5 @@
-//! Whole nodes with a database: stores that forget what they did not persist, or lose everything. The limits are small, so that a
-//! run reaches all of them.
+//! Whole nodes with a database. A store may lose what it did not persist, or everything. The limits are small, so that every run reaches
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,25 +20,25 @@ use crate::scenario::walls::Walls;
 use crate::world::observer::Who;
 use crate::world::{Assembly, Weather};
 
-/// One start in so many finds its store empty.
+/// Out of this many starts, one finds its store empty, if all other stores have the state.
 const LOSES_STORE_EVERY: u64 = 6;
 
-/// Entries that a trim leaves behind what all have.
+/// How many entries a trim keeps below the position that all replicas have applied.
 pub const KEEP_ENTRIES: u64 = 150;
 
-/// An application on every node, and what is hung over it.
+/// An application on every node, with whatever uses it.
 pub trait Tenant: Send {
     /// The application.
     type App: Application;
 
-    /// A new one.
+    /// Creates an instance of the application.
     fn app(&self) -> Self::App;
 
-    /// It is open in a node's new life.
+    /// Called when the database of a node's new life is open.
     fn opened(&mut self, who: &Who, handles: &NodeHandles, engine: Engine<Self::App>);
 }
 
-/// The stores of all nodes, by the data directory that they are in. Clones are one.
+/// The stores of all nodes, by data directory. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Stores(Arc<Mutex<BTreeMap<StorageId, MemoryStore>>>);
 
@@ -47,7 +47,7 @@ impl Stores {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on the store fails, and its node lives; None: it works again.
+    /// Makes a store fail in this way while its node runs; None ends the failure.
     pub fn fail(&self, of: StorageId, how: Option<Persistence>) {
         self.lock().entry(of).or_default().fail(how);
     }
@@ -56,16 +56,16 @@ impl Stores {
 /// Nodes with a database.
 pub struct Replicas<T> {
     nodes: Nodes,
-    /// What is hung over it.
+    /// The application, with whatever uses it.
     pub tenant: T,
-    /// Where they keep it.
+    /// The stores of the nodes.
     pub stores: Stores,
-    /// Their clocks.
+    /// The wall clocks of the nodes.
     pub walls: Walls,
     starts: u64,
 }
 
-/// How large, and with what network and disks.
+/// Draws the number of members, the network and the disks.
 pub fn place(rng: &mut Rng) -> (usize, Weather) {
     let members = [1, 3, 3, 3, 5][rng.below(5) as usize];
     let weather = Weather {
@@ -78,10 +78,10 @@ pub fn place(rng: &mut Rng) -> (usize, Weather) {
 }
 
 impl<T: Tenant> Replicas<T> {
-    /// So many members.
+    /// Creates an assembly with this many members.
     pub fn new(members: usize, tenant: T) -> Self {
         let mut options = Options::default();
-        // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
+        // With the usual timings, most events of a run would be heartbeats. Detection still takes less time than a fault lasts.
         options.timings.heartbeat_every = Duration::from_millis(150);
         options.timings.silent_after = Duration::from_millis(600);
         let nodes =
@@ -89,17 +89,17 @@ impl<T: Tenant> Replicas<T> {
         Replicas { nodes, tenant, stores: Stores::default(), walls: Walls::default(), starts: 0 }
     }
 
-    /// With these programs on the hosts.
+    /// Runs these programs on the hosts.
     #[must_use]
     pub fn with_programs(mut self, programs: Programs) -> Self {
         self.nodes.programs = programs;
         self
     }
 
-    /// The store of a data directory: what it persisted in the life before, or nothing.
+    /// Returns the store of a data directory, with what it persisted in the life before, or nothing.
     fn store(&mut self, of: StorageId) -> MemoryStore {
         self.starts += 1;
-        // If every store has lost the state, nobody can restore it: the log is trimmed behind the stores.
+        // If all stores lost the state, nobody could restore it, because the log is trimmed once the stores have applied its entries.
         let mut stores = self.stores.lock();
         let others = stores.iter().filter(|(id, _)| **id != of);
         let mut others = others.map(|(_, store)| store.size_bytes() > 0).peekable();
@@ -156,7 +156,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
                 ..DatabaseOptions::default()
             },
         };
-        // A store in memory can be read.
+        // A store in memory can always be read.
         let Ok(database) = Database::open(apps, ground) else { return };
         self.tenant.opened(who, handles, database.engine(&slot));
     }

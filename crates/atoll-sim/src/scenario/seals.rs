@@ -1,6 +1,6 @@
-//! Directed: seals race appends on a network that holds single directions up for short moments. Entries reach one server long
-//! before the others; sealers find different majorities; servers that slept through a seal are repaired after the next segment is
-//! in place (native-T1–native-T3, native-T5, native-T19; vlog-V1, vlog-V3, vlog-V4).
+//! Directed: seals race appends on a network that holds up single directions for short moments. Entries reach one server long before the
+//! others, and sealers find different majorities. Servers that missed a seal are repaired after the next segment is installed
+//! (native-T1–native-T3, native-T5, native-T19; vlog-V1, vlog-V3, vlog-V4).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::{log, native};
 use crate::world::{Weather, World};
 
-/// On bare loglets.
+/// With native Loglets and no virtual log.
 pub const NATIVE: Scenario = Scenario {
     name: "native-seals",
     about: "directed: seals race appends of bare loglets; entries on few servers, different majorities, late repairs",
@@ -28,7 +28,7 @@ pub const NATIVE: Scenario = Scenario {
     full: false,
 };
 
-/// On virtual logs.
+/// With a virtual log.
 pub const VIRTUALLOG: Scenario = Scenario {
     name: "vlog-seals",
     about: "directed: extends race appends and checks; stale clients meet sealed tails that grow",

@@ -1,5 +1,5 @@
-//! Directed: the store of a replica fails while its node lives, with failures that can pass and with failures that cannot. The
-//! other nodes do not wait for it. A failure that passes halts nothing, and the replica continues by itself once its store works.
+//! Directed: the store of a replica fails while its node runs, with temporary and with permanent failures. The other nodes must not wait
+//! for it. A temporary failure must not halt the replica, which continues without a restart once its store works.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -28,16 +28,17 @@ use crate::world::fault::{Death, Fault};
 
 /// Length of the phase under faults.
 const DURING: Duration = Duration::from_secs(40);
-/// How long a store fails at least: long enough for every node to notice, and to make progress without it for [`SOON`].
+/// How long a store fails at least: long enough that every node notices and then makes progress for [`SOON`].
 const TROUBLE: Duration = Duration::from_secs(8);
-/// Within this time, entries that all healthy replicas have are trimmed, apart from those that are kept.
+/// Within this time, entries that all healthy replicas have applied must be trimmed, except those that are kept on purpose.
 const SOON: Duration = Duration::from_secs(4);
-/// A replica whose store works again has caught up within this.
+/// Within this time, a replica whose store works again must have caught up.
 const RESUMES_WITHIN: Duration = Duration::from_secs(10);
-/// Entries in the log in addition to those that are kept on purpose: a trim has to be worth it, and the last entries are under way.
+/// How many entries the log may hold in addition to those kept on purpose: a trim must be worth its cost, and the newest entries are not
+/// applied everywhere yet.
 const MORE_ENTRIES: u64 = KEEP_ENTRIES / 4 + 100;
 
-/// The database's.
+/// The scenario of a database.
 pub const DATABASE: Scenario = Scenario {
     name: "database-stores",
     about: "directed: the store of a living node fails, for a while or for good; trims and writes continue without it",
@@ -51,7 +52,7 @@ pub const DATABASE: Scenario = Scenario {
     full: false,
 };
 
-/// ZooKeeper's.
+/// The scenario of ZooKeeper.
 pub const ZOOKEEPER: Scenario = Scenario {
     name: "zookeeper-stores",
     about: "directed: the store of a living node fails; the sessions that it holds move or expire, with their nodes",
@@ -89,7 +90,7 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
         ended: ended.clone(),
     };
     stage.spawn("stores", trouble.run());
-    // Disks are slowed by `Trouble`, one at a time.
+    // `Trouble` slows disks, one at a time.
     let menu = Menu { reset: rng.below(2), ..Menu::NONE };
     let faults = Faults {
         menu,
@@ -113,9 +114,9 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
     outcome
 }
 
-/// One disk is slow, or none. The demands while a store fails need a majority of the members whose disks take their usual time.
-/// Where each sync of most acceptors takes hundreds of milliseconds, the proposers of a reconfiguration outbid each other for many
-/// seconds: nothing is written, trimmed or moved meanwhile, with or without that store.
+/// Slows one disk or none, and ends the slowness of all others. The demands during a failure need a majority of members with disks of usual
+/// speed: if each sync of most acceptors took hundreds of milliseconds, the proposers of a reconfiguration would outbid each other for many
+/// seconds. Meanwhile nothing would be written, trimmed or moved, whether or not a store fails.
 fn slow_one_disk(stage: &Stage<NodeHandles>) {
     let cluster = &stage.cluster;
     (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
@@ -125,7 +126,7 @@ fn slow_one_disk(stage: &Stage<NodeHandles>) {
     }
 }
 
-/// Until the next call the journal of one node cannot be read, or of none. Other nodes have the same entries.
+/// Makes the journal of one node, or of none, unreadable until the next call. Other nodes have the same entries.
 fn fail_reads_of_one(stage: &Stage<NodeHandles>) {
     nemesis::all_read_again(&stage.cluster);
     if stage.below(2) == 0 {
@@ -134,13 +135,13 @@ fn fail_reads_of_one(stage: &Stage<NodeHandles>) {
     }
 }
 
-/// One store after the other fails.
+/// Lets the stores fail, one after the other.
 struct Trouble {
     stage: Stage<NodeHandles>,
     engines: Engines<Cells>,
     oracle: DatabaseOracle,
     stores: Stores,
-    /// Raised when no store fails any more, after the end of the load.
+    /// Raised after the end of the load, when no store fails any more.
     ended: Flag,
 }
 
@@ -165,7 +166,7 @@ impl Trouble {
         self.engines.get(NodeId(host as u32 + 1), life.env.incarnation())
     }
 
-    /// Where the log begins and ends, as any other host has it.
+    /// Returns where the log begins and ends, according to the hosts other than `without`.
     fn log(&self, without: usize) -> Option<(LogPos, LogPos)> {
         let others = (0..self.stage.cluster.hosts()).filter(|host| *host != without);
         let logs = others.filter_map(|host| self.stage.cluster.host(host)?.handles.log(LOG));
@@ -186,7 +187,7 @@ impl Trouble {
         let answered = self.oracle.answered();
         self.stage.pause(SOON).await;
         let words = format!("while the store of host {host} fails ({how:?})");
-        // Nothing is answered to clients that have stopped asking.
+        // Clients that have ended their load get no answers.
         let loaded = !self.stage.over.is_up();
         if let (Some((_, tail)), Some((trim, _))) = (earlier, self.log(host))
             && tail.0 > trim.0 + KEEP_ENTRIES + MORE_ENTRIES
@@ -207,7 +208,7 @@ impl Trouble {
         match how {
             Persistence::Passing => self.resumes(host, &engine).await,
             Persistence::Lasting => {
-                // A node that cannot read its journal does not start, and is a second failure beside the next store.
+                // A node that cannot read its journal does not start. It would be down while the next store fails.
                 self.stage.cluster.inject(Fault::FailReads { host, failing: false });
                 let back_after = Some(self.stage.below(500_000_000));
                 self.stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
@@ -215,7 +216,7 @@ impl Trouble {
         }
     }
 
-    /// It catches up, without a restart.
+    /// Checks that the replica catches up without a restart.
     async fn resumes(&self, host: usize, engine: &Engine<Cells>) {
         let Some((_, tail)) = self.log(host) else { return };
         let caught_up = async {
@@ -234,8 +235,8 @@ impl Trouble {
     }
 }
 
-/// A replica that is out of service has lost its sessions within this time: every node has noticed, and the nodes that come first
-/// to take them over may be those that cannot.
+/// Within this time, a replica that is out of service must have lost its sessions. All nodes must notice first, and the nodes that are
+/// first in line to take the sessions over may be unable to.
 const LET_GO_WITHIN: Duration = Duration::from_secs(15);
 
 fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
@@ -264,7 +265,7 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
         stage.spawn("zookeeper.client", client.run());
     }
     stage.spawn("stores", holders(stage.clone(), doors.clone(), oracle.clone(), stores));
-    // Disks are slowed by `holders`, one at a time.
+    // `holders` slows disks, one at a time.
     let menu = Menu { reset: rng.below(2), ..Menu::NONE };
     let faults = Faults {
         menu,
@@ -280,7 +281,7 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
     outcome
 }
 
-/// The store of one holder of sessions after the other fails.
+/// Lets the store of a node that holds sessions fail, repeatedly.
 async fn holders(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle, stores: Stores) {
     stage.pause(Duration::from_secs(3)).await;
     while !stage.over.is_up() {

@@ -1,4 +1,4 @@
-//! Tables on whole nodes: transactions and queries over a virtual log that is reconfigured all the time, while an index comes and goes.
+//! Tables on whole nodes: transactions and queries over a virtual log that is reconfigured repeatedly, while an index is added and dropped.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub const SCENARIO: Scenario = Scenario {
     full: true,
 };
 
-/// Tables on every node.
+/// Runs tables on every node.
 struct Shoal(Engines<Tables>);
 
 impl Tenant for Shoal {

@@ -1,5 +1,5 @@
-//! Rolling upgrades: nodes are restarted with a program one feature level ahead, and back, one after the other and under faults,
-//! while clients write to the database; then the level is raised. No node may stop applying, and all states must be equal.
+//! Rolling upgrades: under load and faults, nodes are restarted one after the other with a program one feature level ahead, and back. Then
+//! the level is raised. No replica may stop applying, and all states must be equal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,23 +39,23 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Length of the phase under faults.
 const DURING: Duration = Duration::from_secs(25);
-/// The program of today.
+/// The current program.
 const OLD: LevelRange = LevelRange { lowest: Level::FIRST, highest: Level::CURRENT };
-/// The next one.
+/// The next program.
 const NEW: LevelRange = LevelRange { lowest: Level::FIRST, highest: Level::NEXT };
 
-/// Which program each host starts with. Clones are one.
+/// The program with which each host starts. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Programs(Arc<Mutex<BTreeMap<usize, LevelRange>>>);
 
 impl Programs {
-    /// What the program of a host reads at its next start.
+    /// Returns the levels that the program of a host can read at its next start.
     pub fn of(&self, host: usize) -> LevelRange {
         let programs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         programs.get(&host).copied().unwrap_or(LevelRange::OURS)
     }
 
-    /// Lays another program down, for the next start.
+    /// Replaces the program of a host from its next start on.
     pub fn put(&self, host: usize, reads: LevelRange) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(host, reads);
     }
@@ -80,7 +80,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());
-    // Before the nodes start: their doors report there.
+    // This must happen before the nodes start, because their doors report violations there.
     let _ = cluster.set(world.cluster());
     let stage: Stage<NodeHandles> = stage(&mut world);
     let fleet = Fleet { stage: stage.clone(), engines: engines.clone(), programs };
@@ -113,14 +113,14 @@ impl Fleet {
         0..self.stage.cluster.hosts()
     }
 
-    /// Stops a node and starts it with this program.
+    /// Kills a node and restarts it with this program.
     fn restart(&self, host: usize, reads: LevelRange) {
         self.programs.put(host, reads);
         let back_after = Some(1_000_000 + self.stage.below(200_000_000));
         self.stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
     }
 
-    /// Restarts one node after the other, as far as the faults in the cluster allow.
+    /// Restarts a share of the nodes with this program, one after the other. Does not wait for them to be up.
     async fn roll(&self, reads: LevelRange, share_permille: u64) {
         for host in self.hosts() {
             if self.stage.below(1000) < share_permille && self.programs.of(host) != reads {
@@ -130,8 +130,8 @@ impl Fleet {
         }
     }
 
-    /// Asks some node to raise the level, within some time. The level must not rise while a program that was started does not read
-    /// it.
+    /// Asks a random node to raise the level, and waits a few seconds. Fails the run if the level rises while some host has a program that
+    /// cannot read it.
     async fn raise(&self) -> Option<Level> {
         let life = self.stage.cluster.any_from(self.stage.below(64) as usize)?;
         let mixed = self.hosts().any(|host| self.programs.of(host) == OLD);
@@ -148,7 +148,7 @@ impl Fleet {
         Some(active)
     }
 
-    /// No replica of a life that is up may have stopped applying.
+    /// Checks that no replica of a running node has stopped applying.
     fn look(&self) {
         for host in self.hosts() {
             let Some(life) = self.stage.cluster.host(host) else { continue };
@@ -160,7 +160,7 @@ impl Fleet {
     }
 }
 
-/// Looks at all replicas, all the time.
+/// Checks all replicas repeatedly.
 async fn doctor(fleet: Fleet) {
     while !fleet.stage.over.is_up() {
         fleet.look();
@@ -168,13 +168,13 @@ async fn doctor(fleet: Fleet) {
     }
 }
 
-/// Forward, back and forward again, with pauses in between in which versions are mixed.
+/// Upgrades, rolls back and upgrades again. Between these steps, some nodes run the old program and some the new one.
 async fn upgrader(fleet: Fleet) {
     fleet.stage.pause(Duration::from_secs(3)).await;
     fleet.roll(NEW, 700).await;
     let _ = fleet.raise().await;
     fleet.stage.pause(Duration::from_secs(2)).await;
-    // Once all run the new one, nobody may go back after a raise, so from here on none is tried until the end.
+    // Roll all nodes back. If the level was raised because all of them ran the new program, they are refused until the new program returns.
     fleet.roll(OLD, 1000).await;
     hit("sim.upgrade.rolled_back");
     let _ = fleet.raise().await;
@@ -182,8 +182,8 @@ async fn upgrader(fleet: Fleet) {
     fleet.roll(NEW, 500).await;
 }
 
-/// All nodes run the new program, the level is raised, and an old program is refused; then all nodes make progress and show the
-/// same state.
+/// Demands that all nodes run the new program, that the level is raised, and that the old program is refused. Then all nodes must make
+/// progress and have the same state.
 async fn demand(fleet: Fleet, oracle: DatabaseOracle) {
     let stage = &fleet.stage;
     fleet.roll(NEW, 1000).await;

@@ -1,4 +1,4 @@
-//! Several virtual logs on whole nodes, with reconfigurations all the time; and the same with more kinds of trouble.
+//! Several virtual logs on whole nodes, with frequent reconfigurations, and variants with additional faults.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::{log as load, membership};
 use crate::world::{Weather, World};
 
-/// Logs and their reconfigurations.
+/// Logs and their reconfigurations, under the usual faults.
 pub const VIRTUALLOG: Scenario = Scenario {
     name: "virtuallog",
     about: "several logs, pipelined appenders, readers, trims; extends, truncates, rebuilds; nodes die in the middle",
@@ -21,7 +21,7 @@ pub const VIRTUALLOG: Scenario = Scenario {
     full: true,
 };
 
-/// Chains of many segments.
+/// Chains with many segments.
 pub const LONG: Scenario = Scenario {
     name: "vlog-long",
     about: "logs that are reconfigured all the time, with index pages of two: read, rebuilt and trimmed in the middle",
@@ -32,7 +32,7 @@ pub const LONG: Scenario = Scenario {
     full: true,
 };
 
-/// All nodes lose power at once, again and again.
+/// All nodes lose power at once, repeatedly.
 pub const CRASHES: Scenario = Scenario {
     name: "crashes",
     about: "power cuts of all nodes at one instant, kills, torn writes; nothing else",
@@ -41,12 +41,13 @@ pub const CRASHES: Scenario = Scenario {
     full: true,
 };
 
-/// Disks fill up, fail, rot, and are replaced.
+/// Disks become full, fail, rot, and are replaced.
 pub const DISKS: Scenario = Scenario {
     name: "disks",
     about: "full, slow, failing, rotten and replaced disks, reads that fail; lost ones are built around",
     run: |seed, out| {
-        // Only odd seeds have failing reads and bits that flip under running nodes: the even ones keep the traces they had before.
+        // Only odd seeds have failing reads and bits that flip under running nodes. The even seeds keep the traces that they had before
+        // these faults existed.
         let (failing_reads, live_rot) = if seed % 2 == 1 { (5, 3) } else { (0, 0) };
         let menu = Menu { failing_reads, live_rot, ..DISK_TROUBLE };
         run(seed, out, &Shape { salt: 0x0064_69736b73, menu, least: 3, ..Shape::LOGS })
@@ -55,7 +56,7 @@ pub const DISKS: Scenario = Scenario {
     full: true,
 };
 
-/// Files of data directories are lost, cut, or older than they were.
+/// Files of data directories are deleted, truncated, or replaced by older copies.
 pub const LOST_FILES: Scenario = Scenario {
     name: "lost-files",
     about: "files of a data directory are deleted, cut, or put back from an older copy, while other nodes are down",
@@ -64,7 +65,7 @@ pub const LOST_FILES: Scenario = Scenario {
     full: true,
 };
 
-/// Data directories are older than they were.
+/// Data directories are replaced by older copies.
 pub const PUT_BACK: Scenario = Scenario {
     name: "put-back",
     about: "files, or the whole, of a data directory are put back from a copy that was made of the running node",
@@ -75,7 +76,7 @@ pub const PUT_BACK: Scenario = Scenario {
     full: true,
 };
 
-/// Nodes come and go.
+/// Members are added, drained and removed.
 pub const MEMBERSHIP: Scenario = Scenario {
     name: "membership",
     about: "members are added, drained and removed; the group of acceptors follows",
@@ -90,12 +91,12 @@ pub const MEMBERSHIP: Scenario = Scenario {
     full: true,
 };
 
-/// Everything at once.
+/// All of these loads, changes and faults together.
 pub const ALL: Scenario = Scenario {
     name: "all",
     about: "every kind of load, reconfiguration and fault in one cluster",
     run: |seed, out| {
-        // Half of the seeds never lose a disk and may have segments of one server; the other seeds may not have such segments.
+        // Even seeds never lose a disk, so their segments may have a single server. Odd seeds lose disks, so their segments need three.
         let lossless = seed % 2 == 0;
         let shape = Shape { salt: 0x0061_6c6c, ..Shape::LOGS };
         if lossless {
@@ -136,22 +137,22 @@ const PUTTING_BACK: Menu =
 
 const EVERYTHING: Menu = Menu { full_disk: 2, rot: 2, wipe: 2, ..Menu::USUAL };
 
-/// What kind of cluster and trouble.
+/// The cluster and its faults.
 struct Shape {
     salt: u64,
     menu: Menu,
-    /// Least servers of a segment that an operator asks for.
+    /// The fewest servers of a segment that an operator requests.
     least: usize,
-    /// Hosts that are not members at first.
+    /// The most hosts that are not members at first.
     spare: usize,
-    /// Members come and go.
+    /// Whether members are added and removed.
     members_change: bool,
-    /// Shortest wait between two changes by an operator, milliseconds, and what may come on top.
+    /// The shortest mean time between two changes by an operator, in milliseconds, and the range above it from which the seed selects.
     changes_every_ms: (u64, u64),
 }
 
 impl Shape {
-    /// Changes come so fast that index pages are the point.
+    /// Returns whether changes are so frequent that index pages are what the run tests.
     fn is_long(&self) -> bool {
         self.changes_every_ms.0 < 1_000
     }
@@ -177,10 +178,10 @@ fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
         ..Weather::default()
     };
     let mut options = Options::default();
-    // Small pages, so that runs fill them; sometimes the usual size, to cover paths that need many segments in the chain.
+    // Small pages, so that runs fill them. The other seeds use the usual size, to cover paths that need many segments in the chain.
     options.log.page_items =
         if shape.is_long() || seed.is_multiple_of(2) { 2 } else { options.log.page_items };
-    // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
+    // With the usual timings, most events of a run would be heartbeats. Detection still takes less time than a fault lasts.
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
     let assembly =
@@ -205,7 +206,7 @@ fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// Allows the loss of one disk at a time, and of the next one only when nothing names the last one any more.
+/// Allows the loss of one disk at a time. The next one may be lost only when nothing names the previous one any more.
 fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
     let stage = stage.clone();
     Box::new(move |host| {
@@ -223,7 +224,7 @@ fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
     })
 }
 
-/// Everybody who uses one log.
+/// Starts the clients and the operator of one log.
 fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, name: &str, shape: &Shape) {
     let appenders = 1 + rng.below(3);
     let (least_ms, span_ms) = shape.changes_every_ms;

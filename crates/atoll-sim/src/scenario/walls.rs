@@ -1,29 +1,29 @@
-//! The wall clocks of the nodes: slightly wrong, by a different amount in each life, and wrong by whatever a scenario sets.
+//! The wall clocks of the nodes. Each is slightly wrong, by a different amount in each life, plus an error that a scenario may set.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_core::{Env, NodeId};
 
-/// What the right time is at the start of a run, milliseconds since the Unix epoch.
+/// The true time at the start of a run, in milliseconds since the Unix epoch.
 const START_MS: u64 = 1_800_000_000_000;
-/// A clock that nobody set is wrong by less than this, in either direction.
+/// The largest error of a clock that no scenario has set, in either direction.
 pub const USUALLY_WRONG_MS: u64 = 4_000;
 
 #[derive(Default)]
 struct State {
     lives: u64,
-    /// By how much each is wrong in its node's life.
+    /// The error of each node's clock in its current life.
     wrong_ms: BTreeMap<NodeId, i64>,
-    /// By how much each was set wrong. It outlives the node's process.
+    /// The error that a scenario has set, which outlives the node's process.
     set_ms: BTreeMap<NodeId, i64>,
 }
 
-/// See the module documentation. Clones are one.
+/// See the module documentation. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Walls {
     state: Arc<Mutex<State>>,
-    /// Whose clock shows the virtual time.
+    /// The executor whose clock shows the virtual time.
     truth: Arc<OnceLock<Env>>,
 }
 
@@ -32,18 +32,18 @@ impl Walls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right time is that of the clients. To be called before the nodes start.
+    /// Takes the true time from the clients' executor. Must be called before the nodes start.
     pub fn follow(&self, clients: Env) {
-        // There is one world, and it has one time.
+        // A world has only one time, so a second call changes nothing.
         let _ = self.truth.set(clients);
     }
 
-    /// The right time: what it was at the clients' last turn, milliseconds since the Unix epoch.
+    /// Returns the true time as of the clients' last turn, in milliseconds since the Unix epoch.
     pub fn truth_ms(&self) -> u64 {
         START_MS + self.truth.get().map_or(0, |env| env.now().0 / 1_000_000)
     }
 
-    /// The clock of a node that begins a life.
+    /// Returns the clock of a node that starts a new life.
     pub fn of(&self, node: NodeId) -> Arc<dyn Fn() -> u64 + Send + Sync> {
         {
             let mut state = self.lock();
@@ -61,7 +61,7 @@ impl Walls {
         })
     }
 
-    /// Sets a node's clock wrong by so much; 0: right.
+    /// Sets the error of a node's clock; 0 ends it.
     pub fn set(&self, node: NodeId, wrong_ms: i64) {
         self.lock().set_ms.insert(node, wrong_ms);
     }

@@ -1,5 +1,5 @@
-//! ZooKeeper clients at the doors of whole nodes: the real connections, sessions, watches and tree over a
-//! virtual log that is reconfigured all the time; nodes die, stop, are cut off, and forget.
+//! ZooKeeper clients at the doors of whole nodes: the real connections, sessions, watches and tree over a virtual log that is reconfigured
+//! repeatedly. Nodes die, are paused, are cut off, and lose state that was not persisted.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub const SCENARIO: Scenario = Scenario {
     full: true,
 };
 
-/// ZooKeeper on every node, with its door.
+/// Runs ZooKeeper on every node, with its door.
 pub(super) struct WithDoors {
     pub(super) doors: Arc<OnceLock<Doors>>,
     pub(super) rng: Rng,
@@ -83,18 +83,18 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());
-    // Timeouts are short, so that sessions expire within a run; the bounds are an operator's to set.
+    // Timeouts are short, so that sessions expire within a run.
     let options = Options {
         min_session_timeout_ms: 1_000,
-        // ZooKeeper checks once a minute. Here it is often, so that due nodes meet clients that come back to them.
+        // ZooKeeper checks once a minute. Here the checks are frequent, so that clients still use znodes that are due for deletion.
         reap_every: Duration::from_millis([200, 1_000, 3_000][rng.below(3) as usize]),
         enforce_quota: rng.below(2) == 0,
-        // Sessions here have few ephemerals: so that some end in steps.
+        // The sessions have few ephemerals. One per step makes some of them end in several steps.
         ephemerals_at_once: if seed.is_multiple_of(2) { 1 } else { Options::default().ephemerals_at_once },
         ..Options::default()
     };
     let doors = Doors::new(world.clients(), world.cluster(), oracle.clone(), options);
-    // Before the nodes start.
+    // This must happen before the nodes start.
     let _ = doors_there.set(doors.clone());
     let stage: Stage<NodeHandles> = stage(&mut world);
     for id in 0..3 + rng.below(3) as usize {
@@ -126,7 +126,7 @@ fn compare(stage: &Stage<NodeHandles>, doors: &Doors, oracle: &ZooKeeperOracle) 
     oracle.take_failures().into_iter().for_each(|f| stage.cluster.fail(f));
 }
 
-/// Compares all nodes with what they should have, now and then.
+/// Compares all nodes with the oracle's tree from time to time.
 async fn auditor(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle) {
     while !stage.over.is_up() {
         stage.pause(Duration::from_millis(1_500)).await;
@@ -134,7 +134,8 @@ async fn auditor(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
     }
 }
 
-/// Every node makes progress, every abandoned session expires, nodes that are due are deleted, and all nodes have the same state.
+/// Demands that every node makes progress, that all sessions without clients expire, that znodes that are due are deleted, and that all
+/// nodes have the same state.
 pub(super) async fn demand(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle) {
     for host in 0..stage.cluster.hosts() {
         stage.waits_for(format!("a barrier at host {host}"));

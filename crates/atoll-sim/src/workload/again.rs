@@ -1,5 +1,5 @@
-//! Clients that submit records again, as X16 requires: with the tail known before the first attempt. They do so at the same door
-//! while the first attempt is pending, and through one node long before the first attempt leaves a socket at another.
+//! Clients that submit records again with the tail that they knew before the first attempt, as X16 requires. They do so at the same door
+//! while the first attempt is pending, or through one node long before the first attempt leaves a socket at another.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 type Sent = Ticket<Result<Vec<LogPos>, LogAppendError>>;
 
-/// The host of the sequencer of a log's active segment, if that is a native one.
+/// Returns the host of the sequencer of a log's active segment, if the segment is native.
 fn sequencer(stage: &Stage<NodeHandles>, name: &str) -> Option<usize> {
     let wire = stage.oracles.wire.lock();
     let active = wire.chain.newest(name)?.segments().last()?.clone();
@@ -28,14 +28,14 @@ fn sequencer(stage: &Stage<NodeHandles>, name: &str) -> Option<usize> {
     Some(config.sequencer.0.0 as usize - 1)
 }
 
-/// Some records of a new client.
+/// Returns some records of a new client.
 fn records(stage: &Stage<NodeHandles>) -> Vec<Pending> {
     let client = ClientId(stage.env.random() | 1);
     let first = 1 + stage.below(3);
     (0..1 + stage.below(3)).map(|n| record(stage, client, first + n)).collect()
 }
 
-/// Submits records together: as a first attempt, which knew `known`, or as a retry of one that did.
+/// Submits records together. `known` is the tail known before the first attempt; a retry sends it as the floor.
 fn send(
     stage: &Stage<NodeHandles>,
     name: &str,
@@ -56,7 +56,7 @@ fn send(
     sent
 }
 
-/// Waits for the answer to a submission and reports it. True if it was acknowledged.
+/// Waits for the answer to a submission and reports it. Returns true if it was acknowledged.
 async fn settle(
     stage: &Stage<NodeHandles>,
     name: &str,
@@ -82,8 +82,8 @@ async fn settle(
     false
 }
 
-/// Submits records, and submits them again at the same door while the first attempt is pending: the sequencer may be gone, or the
-/// segment sealed.
+/// Submits records, and submits them again at the same door while the first attempt is pending. The sequencer may be gone, or the segment
+/// sealed.
 pub async fn impatient(stage: Stage<NodeHandles>, name: String, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
@@ -114,7 +114,7 @@ pub async fn impatient(stage: Stage<NodeHandles>, name: String, think: Duration)
     }
 }
 
-/// Makes the next appends through a node wait, most of the time: its sequencer stops or dies, or the segment is sealed.
+/// Usually delays the next appends through a node: its sequencer is paused or killed, or the segment is sealed.
 async fn upset(stage: &Stage<NodeHandles>, name: &str, life: &Life<NodeHandles>) {
     let Some(host) = sequencer(stage, name) else { return };
     let elsewhere = host != life.node.0 as usize - 1;
@@ -137,8 +137,8 @@ async fn upset(stage: &Stage<NodeHandles>, name: &str, life: &Life<NodeHandles>)
     stage.env.sleep(Duration::from_micros(stage.below(3_000))).await;
 }
 
-/// A client submits records through one node, hears nothing for a long time, and submits them again through another node, where
-/// they are acknowledged. After `crowd` records of other clients, the first attempts come out of a socket.
+/// A client submits records through one node, which handles them late. Meanwhile it submits them again through another node, where they are
+/// acknowledged. After `crowd` submissions of other clients, the first attempts arrive.
 pub async fn belated(stage: Stage<NodeHandles>, name: String, crowd: u64, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;

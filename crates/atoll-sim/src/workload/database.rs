@@ -1,4 +1,4 @@
-//! Clients of the database: writers and readers of cells, through any node.
+//! Clients of the database: they write and read cells, through any node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
 
-/// Cells that are written.
+/// How many cells there are.
 const CELLS: u64 = 16;
 
-/// Cells that hold the number of the last write; commands are `cell u64 | number u64`.
+/// An application with cells, each of which holds the id of its last write. A command is `cell u64 | id u64`.
 #[derive(Debug)]
 pub struct Cells;
 
-/// A write that was applied, and where.
+/// A write that was applied, and its place in the log.
 pub type Applied = (Place, Write);
 
 fn word(bytes: &[u8]) -> Option<u64> {
@@ -44,7 +44,7 @@ impl Application for Cells {
         let old = tx.get(&command[..8]).unwrap_or_default();
         tx.put(&command[..8], Bytes::copy_from_slice(&command[8..]));
         tx.emit(((at.position, at.index), Write { id, key, time_ms: at.time_ms }));
-        // Some commands fail after they wrote. The later version of commands changes which ones.
+        // Some commands are rejected after they wrote. The newer version of the commands changes which ones.
         if id.is_multiple_of(if at.version > 1 { 13 } else { 11 }) { Err(Rejected(old)) } else { Ok(old) }
     }
 
@@ -53,14 +53,14 @@ impl Application for Cells {
     }
 }
 
-/// Hands events to the oracle, and sees that they come before the view that shows them (X19).
+/// Passes events to the oracle, and checks that they arrive before the view that shows them (X19).
 #[derive(Debug)]
 pub struct Door {
-    /// Of the node.
+    /// The engine of the node.
     pub engine: Engine<Cells>,
-    /// Where to.
+    /// Where events go.
     pub oracle: DatabaseOracle,
-    /// Reports what is wrong.
+    /// Where violations are reported.
     pub fail: crate::world::clients::Cluster<NodeHandles>,
 }
 
@@ -76,7 +76,7 @@ impl Observer<Applied> for Door {
     }
 }
 
-/// Hears of nothing.
+/// An observer that ignores everything.
 #[derive(Debug)]
 struct Nobody;
 
@@ -84,12 +84,12 @@ impl<E> Observer<E> for Nobody {
     fn on_events(&self, _below: LogPos, _events: Vec<E>) {}
 }
 
-/// Takes a node's door down: the engine and its door hold each other.
+/// Removes a node's door. Engine and door hold references to each other, so neither would be freed otherwise.
 pub fn close_door<A: Application>(engine: &Engine<A>) {
     engine.observe(Arc::new(Nobody));
 }
 
-/// What clients of a node use.
+/// Returns the engine of a node's life.
 pub fn engine_of(life: &Life<NodeHandles>, engines: &Engines<Cells>) -> Option<Engine<Cells>> {
     engines.get(life.node, life.env.incarnation())
 }
@@ -117,7 +117,8 @@ pub async fn writer(
     }
 }
 
-/// Proposes a write; its outcome is reported to the oracle when it is known. False from the ticket: ask again.
+/// Proposes a write and reports its outcome to the oracle. The ticket returns whether it was applied; false means that it may not have
+/// been.
 fn write(
     stage: &Stage<NodeHandles>,
     engines: &Engines<Cells>,
@@ -133,7 +134,7 @@ fn write(
         let Some(ticket) = ticket else { return false };
         let done = match stage.cluster.ask(&life, ticket).await {
             Some(Ok(Ok(applied))) => {
-                // One that is rejected tells no event.
+                // A rejected command emits no event.
                 if applied.reply.is_ok() {
                     oracle.acknowledged(id, (applied.position, applied.index), since);
                 }
@@ -152,7 +153,7 @@ fn write(
     })
 }
 
-/// Reads behind barriers until the load is over, and compares hashes.
+/// Reads after barriers and compares hashes, until the load is over.
 pub async fn reader(
     stage: Stage<NodeHandles>,
     engines: Engines<Cells>,
@@ -179,7 +180,7 @@ async fn read(
     let Some(Ok(Ok(_))) = stage.cluster.ask(life, engine.barrier()).await else { return false };
     let view = engine.view();
     for key in 0..CELLS {
-        // A store that fails shows nothing, and says so.
+        // A store that fails returns an error and no wrong value.
         let Ok(value) = view.get(&key.to_le_bytes()) else { return false };
         let value = value.and_then(|v| word(&v));
         oracle.read(key, value, view.below(), since);
@@ -188,7 +189,7 @@ async fn read(
     true
 }
 
-/// Every node makes progress and shows the same state.
+/// Demands that every node makes progress and shows the same state.
 pub async fn demand(stage: Stage<NodeHandles>, engines: Engines<Cells>, oracle: DatabaseOracle) {
     for host in 0..stage.cluster.hosts() {
         stage.waits_for(format!("a write through host {host}"));
@@ -226,7 +227,7 @@ pub async fn demand(stage: Stage<NodeHandles>, engines: Engines<Cells>, oracle: 
     report(&stage, &oracle);
 }
 
-/// Hangs a node's door up.
+/// Opens a node's door.
 pub fn open_door(
     engine: Engine<Cells>,
     oracle: DatabaseOracle,

@@ -1,5 +1,5 @@
-//! Clients that delete logs (virtuallog `delete.rs`). Positions are never reused, nothing is acknowledged behind a deletion, and a
-//! client that asks learns of the deletion: the oracles of chains and of logs judge the first two, and this file checks the third.
+//! Clients that delete logs. The oracles of chains and logs check that positions are never reused and that nothing is acknowledged after a
+//! deletion. This file checks that a client that uses the log is told of the deletion (vlog-V24).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::Stage;
 use crate::world::fault::Fault;
 
-/// Deletes a log and creates it anew, again and again; its node may die in the middle.
+/// Deletes a log and creates it again, repeatedly. The node may die during the deletion.
 pub async fn deleter(stage: Stage<NodeHandles>, name: String, every: Duration) {
     while !stage.over.is_up() {
         stage.pause(every).await;
@@ -20,13 +20,13 @@ pub async fn deleter(stage: Stage<NodeHandles>, name: String, every: Duration) {
             is_told(&stage, &name).await;
         }
         stage.pause(Duration::from_millis(stage.below(300))).await;
-        // The log may be deleted although no answer said so.
+        // The log may be deleted even if no answer said so.
         create(&stage, &name).await;
         stage.report();
     }
 }
 
-/// True if the deletion was answered, and it was this one that did it.
+/// Deletes the log. Returns true if an answer said that this call deleted it.
 async fn delete_once(stage: &Stage<NodeHandles>, name: &str) -> bool {
     let Some(life) = live(stage, stage.below(64) as usize) else { return false };
     let Some(log) = life.handles.log(name) else { return false };
@@ -35,12 +35,12 @@ async fn delete_once(stage: &Stage<NodeHandles>, name: &str) -> bool {
         let back_after = 50_000_000 + stage.below(500_000_000);
         stage.cluster.inject(Fault::CrashAfterFrames { host, frames: stage.below(40), back_after });
     }
-    // From here on, any position up to the tail may be gone.
+    // From here on, every position may be trimmed.
     stage.oracles.log.trim_begins(name, u64::MAX);
     matches!(stage.cluster.ask(&life, log.delete()).await, Some(Ok(Ok(true))))
 }
 
-/// Any node says that the log is deleted, or nothing.
+/// Checks that a tail check through any node returns no tail: the node reports the deletion, or another error.
 async fn is_told(stage: &Stage<NodeHandles>, name: &str) {
     let Some(life) = live(stage, stage.below(64) as usize) else { return };
     let Some(log) = life.handles.log(name) else { return };

@@ -1,4 +1,4 @@
-//! Clients and nodes that were asleep, and continue with outdated state afterwards.
+//! Clients and nodes that were paused and continue with outdated state.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
 use crate::world::fault::Fault;
 
-/// Waits until a host goes on.
+/// Waits until a host is not paused.
 async fn until_awake(stage: &Stage<NodeHandles>, host: usize) {
     while stage.cluster.health(host).paused {
         stage.pause(Duration::from_millis(3)).await;
     }
 }
 
-/// A segment on others than `host`, with a sequencer among them.
+/// Returns a spec for a segment that does not use `host`.
 fn without(stage: &Stage<NodeHandles>, host: usize) -> LogletSpec {
     let hosts = stage.cluster.hosts();
     let others: Vec<NodeId> = (1..hosts).map(|i| NodeId(((host + i) % hosts) as u32 + 1)).collect();
@@ -34,8 +34,8 @@ async fn extend(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     matches!(stage.cluster.ask(life, log.extend(spec)).await, Some(Ok(Ok(_))))
 }
 
-/// A client whose node is stopped (SIGSTOP) with one of its appends: queued, under way, or still in a socket. The client moves on
-/// to another node, the log to other segments, and then the first node continues with the append that it has (vlog-V2, X16).
+/// A client whose node is paused (SIGSTOP) while it has one of the client's appends: queued, in flight, or still in a socket. The client
+/// moves to another node and the log to other segments. Then the first node resumes and handles the append (vlog-V2, X16).
 pub async fn leaver(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -44,7 +44,7 @@ pub async fn leaver(stage: Stage<NodeHandles>, name: String, think: Duration) {
         let hosts = stage.cluster.hosts();
         let a = stage.below(hosts as u64) as usize;
         let b = (a + 1 + stage.below(hosts as u64 - 1) as usize) % hosts;
-        // Whoever appends knows a tail: that of the opened stream.
+        // Every appender knows a tail, which it got when it opened its stream.
         let Some(known) = check_once(&stage, &name, b).await.map(LogPos) else { continue };
         seq += 1;
         let mine = record(&stage, client, seq);
@@ -53,14 +53,14 @@ pub async fn leaver(stage: Stage<NodeHandles>, name: String, think: Duration) {
     }
 }
 
-/// One record of [`leaver`]: first through `a`, which is stopped, then through `b`.
+/// Handles one record of [`leaver`]: sends it through `a`, which is paused, then through `b`.
 async fn leave(stage: &Stage<NodeHandles>, name: &str, (a, b): (usize, usize), known: LogPos, mine: Pending) {
     let (Some(life), Some(other)) = (stage.cluster.host(a), stage.cluster.host(b)) else { return };
     let Some(log) = life.handles.log(name) else { return };
     stage.oracles.log.append_begins(name, mine.op, &mine.payload);
     let (op, payload) = (mine.op, mine.payload.clone());
     let send = move || log.submit_known(vec![LogRecord { op, floor: None, payload: payload.clone() }], known);
-    // It reaches the node's lane before the stop, or waits in a socket until after it.
+    // It reaches the node's lane before the pause, or waits in a socket until after it.
     let in_socket = stage.below(2) == 0;
     let mut first = None;
     if !in_socket {
@@ -76,7 +76,7 @@ async fn leave(stage: &Stage<NodeHandles>, name: &str, (a, b): (usize, usize), k
     let changed = extend(stage, &other, name, without(stage, a)).await;
     until_awake(stage, a).await;
     if in_socket && stage.cluster.is_alive(&life) {
-        // At once, or when the node has heard of what happened.
+        // Send it at once, or after the node could learn what happened.
         stage.env.sleep(Duration::from_micros(stage.below(5) * stage.below(2_000))).await;
         first = send().ok();
     }
@@ -92,8 +92,8 @@ async fn leave(stage: &Stage<NodeHandles>, name: &str, (a, b): (usize, usize), k
     }
 }
 
-/// A node that sleeps through three reconfigurations and a truncate, again and again. Its first actions afterwards rest on a chain
-/// of which nothing may be left.
+/// A node that is paused during three extends and a truncate, repeatedly. When it resumes, it first uses a chain of which no segment may
+/// exist any more.
 pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -116,7 +116,7 @@ pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
         seq += 1;
         let mut pending = vec![record(&stage, client, seq)];
         let mut at = a;
-        // An append, a tail, a read from where its chain began: each through the sleeper's old chain, at the same time.
+        // A tail check, a read from the start of the old chain, and an append. All of them start with the old chain.
         let (one, two) = (stage.clone(), name.clone());
         stage.spawn("check", async move {
             check_once(&one, &two, a).await;
@@ -138,7 +138,7 @@ pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
     }
 }
 
-/// Three extends with appends between them, then all but the last is trimmed and truncated.
+/// Extends three times with appends in between. Then trims and truncates as much as possible.
 async fn change_all(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str, asleep: usize) {
     let client = ClientId(stage.env.random() | 1);
     let mut done = 0;
@@ -157,7 +157,7 @@ async fn change_all(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: 
     let _ = stage.cluster.ask(life, log.truncate()).await;
 }
 
-/// Whether a loglet is not in the chain any more, and three came since.
+/// Returns whether a Loglet is no longer in the chain, and the chain has had at least three newer ones.
 fn is_forgotten(stage: &Stage<NodeHandles>, name: &str, old: atoll_contract::LogletId) -> bool {
     let wire = stage.oracles.wire.lock();
     wire.chain.newest(name).is_some_and(|chain| chain.segment(old).is_none())

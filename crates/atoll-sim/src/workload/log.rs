@@ -1,4 +1,4 @@
-//! Clients of virtual logs: appenders, tail checkers, readers, trimmers; and operators that change the chain.
+//! Clients of virtual logs: they append, check tails, read and trim. Also operators that change the chain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
 
-/// Records that one appender has under way at most.
+/// The most records that one appender has in flight.
 const WINDOW: u64 = 20;
 
-/// An append that has no answer yet.
+/// An append without an answer.
 pub struct Pending {
     /// Its name.
     pub op: OpId,
     /// Its bytes.
     pub payload: Bytes,
-    /// The tail known at the first attempt; None before it.
+    /// The tail that was known before the first attempt. None if there was no attempt yet.
     pub floor: Option<LogPos>,
 }
 
-/// A node that is up, from this host on.
+/// Returns the first running node at or after host `at`, wrapping around.
 pub fn live(stage: &Stage<NodeHandles>, at: usize) -> Option<Life<NodeHandles>> {
     stage.cluster.any_from(at % stage.cluster.hosts())
 }
 
-/// Appends until the load is over: some records at a time, pipelined, through one node until that fails. Records without an answer
-/// are sent again, in order, under the same names, through another node.
+/// Appends until the load is over. Several records are in flight at a time, all through one node until that node fails. Records without an
+/// answer are resent in order, under the same names, through another node.
 pub async fn appender(stage: Stage<NodeHandles>, log: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -58,7 +58,7 @@ pub async fn appender(stage: Stage<NodeHandles>, log: String, think: Duration) {
     }
 }
 
-/// A record of a client, not sent yet.
+/// Returns a new record of a client.
 pub fn record(stage: &Stage<NodeHandles>, client: ClientId, seq: u64) -> Pending {
     let len = if stage.below(50) == 0 { 2_000 } else { 8 + stage.below(60) };
     let mut payload = Vec::with_capacity(len as usize);
@@ -67,8 +67,7 @@ pub fn record(stage: &Stage<NodeHandles>, client: ClientId, seq: u64) -> Pending
     Pending { op: OpId { client, seq }, payload: payload.into(), floor: None }
 }
 
-/// Sends all that is pending, in order, each record as a submission of its own, and waits for the answers. True if all is
-/// settled.
+/// Sends all pending records in order, each as its own submission, and waits for the answers. Returns true if none is pending any more.
 pub async fn round(
     stage: &Stage<NodeHandles>,
     name: &str,
@@ -110,9 +109,9 @@ pub async fn round(
                     stage.oracles.log.append_done(name, p.op, at.0);
                 }
             }
-            // Sent again behind later records it would break the lane's order: it is given up, outcome unknown.
+            // Resending it after later records would break the order of the lane, so its outcome stays unknown.
             _ if i < settled_upto => {}
-            // Too late to find out.
+            // The log is trimmed, so the outcome cannot be determined any more.
             Some(Some(Err(LogAppendError::Trimmed(_)))) => {}
             Some(Some(Err(e))) if stage.over.is_up() && i >= settled_upto => {
                 stage.waits_for(format!("an append to {name} through host {at}, last answer {e:?}"));
@@ -124,13 +123,12 @@ pub async fn round(
     pending.is_empty()
 }
 
-/// Asks for the tail, now and then, through any node.
+/// Checks the tail through random nodes until the load is over.
 pub async fn checker(stage: Stage<NodeHandles>, log: String, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
         let at = stage.below(64) as usize;
-        // Several checks at one node, one a little after the other: a later check must not be answered by an earlier one's round
-        // (vlog-V14).
+        // Several checks at one node, slightly apart: a check must not get the result of a round that began before it (vlog-V14).
         for _ in 0..stage.below(4) {
             let (stage, log) = (stage.clone(), log.clone());
             stage.clone().spawn("check", async move {
@@ -144,7 +142,7 @@ pub async fn checker(stage: Stage<NodeHandles>, log: String, think: Duration) {
     }
 }
 
-/// Asks one node for the tail.
+/// Checks the tail through one node.
 pub async fn check_once(stage: &Stage<NodeHandles>, name: &str, at: usize) -> Option<u64> {
     let life = live(stage, at)?;
     let log = life.handles.log(name)?;
@@ -157,7 +155,7 @@ pub async fn check_once(stage: &Stage<NodeHandles>, name: &str, at: usize) -> Op
     Some(tail)
 }
 
-/// Follows the log from somewhere on, through one node after the other.
+/// Reads the log in order, through changing nodes, sometimes again from an earlier position.
 pub async fn reader(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let mut next = LogPos(0);
     while !stage.over.is_up() {
@@ -171,7 +169,7 @@ pub async fn reader(stage: Stage<NodeHandles>, name: String, think: Duration) {
     }
 }
 
-/// Reads through one node until it fails, there is nothing for a while, or the load is over.
+/// Reads through one node until it fails, no entry arrives for a while, or the load is over.
 async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut LogPos) {
     let Some(life) = live(stage, at) else { return };
     let Some(log) = life.handles.log(name) else { return };
@@ -211,7 +209,7 @@ async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut Lo
     }
 }
 
-/// Gives up the oldest part, now and then.
+/// Trims the oldest part of the log from time to time.
 pub async fn trimmer(stage: Stage<NodeHandles>, name: String, every: Duration) {
     while !stage.over.is_up() {
         stage.pause(every).await;
@@ -225,8 +223,8 @@ pub async fn trimmer(stage: Stage<NodeHandles>, name: String, every: Duration) {
     }
 }
 
-/// Changes the chain, now and then, on `least` servers or more: extends to other servers, truncates, rebuilds sealed
-/// segments. Its node may die at any step; sometimes it is made to, after some more frames.
+/// Changes the chain from time to time: extends to other servers, `least` or more of them, truncates, rebuilds sealed segments. Its node
+/// may die at any step, and sometimes the operator requests that.
 pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration, least: usize) {
     use crate::world::fault::Fault;
     while !stage.over.is_up() {
@@ -244,7 +242,7 @@ pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration, 
     }
 }
 
-/// Extends, again and again, through nodes that live.
+/// Extends the log repeatedly, through running nodes.
 pub async fn extender(stage: Stage<NodeHandles>, name: String, every: Duration) {
     while !stage.over.is_up() {
         stage.pause(every).await;
@@ -260,7 +258,7 @@ async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     match stage.below(10) {
         0 => drop(stage.cluster.ask(life, log.truncate()).await),
         1 => {
-            // All, those in index pages included.
+            // All sealed segments, including those in index pages.
             let sealed: Vec<_> = {
                 let wire = stage.oracles.wire.lock();
                 let all = wire.chain.newest(name).into_iter().flat_map(|c| c.segments());
@@ -276,8 +274,8 @@ async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     }
 }
 
-/// A spec that an operator may request: nothing in particular, other servers, another sequencer. The door refuses nodes that are
-/// not members, have not joined, or are being drained, and so does this function.
+/// A spec that an operator may request: an empty one, or one that names servers and perhaps a sequencer. The door refuses nodes that are
+/// not members, have not joined, or are draining, so this function does not name them.
 fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
     let mut spec = LogletSpec::default();
     let table = newest_table(stage).unwrap_or_default();
@@ -296,12 +294,12 @@ fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
     spec
 }
 
-/// Makes the log if nobody has yet.
+/// Creates the log, unless it exists.
 pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
     create_kind(stage, name, "native").await;
 }
 
-/// The same, with a first Loglet of this kind.
+/// Creates the log with a first Loglet of this kind, unless it exists.
 pub async fn create_kind(stage: &Stage<NodeHandles>, name: &str, kind: &str) {
     let spec = LogletSpec::of(kind);
     loop {
@@ -315,13 +313,13 @@ pub async fn create_kind(stage: &Stage<NodeHandles>, name: &str, kind: &str) {
     }
 }
 
-/// The newest table of members that any node knows that is up.
+/// Returns the newest table of members that a running node knows.
 fn newest_table(stage: &Stage<NodeHandles>) -> Option<Arc<MemberTable>> {
     let up = (0..stage.cluster.hosts()).filter_map(|h| stage.cluster.host(h));
     up.map(|l| l.handles.0.members.table()).max_by_key(|t| t.version)
 }
 
-/// Hosts that are members, as any node that is up sees it.
+/// Returns the hosts that are members according to the newest known table, or all hosts if no node runs.
 pub fn members(stage: &Stage<NodeHandles>) -> Vec<usize> {
     let hosts = 0..stage.cluster.hosts();
     match newest_table(stage) {
@@ -330,19 +328,19 @@ pub fn members(stage: &Stage<NodeHandles>) -> Vec<usize> {
     }
 }
 
-/// How many members may be acceptors, as any node that is up sees it. A group shrinks to the remaining ones: with two of them, the
-/// next lost disk would be the end.
+/// Returns how many members may be acceptors, according to the newest known table. A group shrinks to the acceptors that are left, and a
+/// group of two cannot survive the next lost disk.
 pub fn acceptors_left(stage: &Stage<NodeHandles>) -> usize {
     newest_table(stage).map_or(0, |t| t.nodes.values().filter(|r| r.meta && !r.draining).count())
 }
 
-/// Whether every data directory that a chain or the group of acceptors names is in use: no disk is lost and not replaced.
+/// Returns whether no chain and no group of acceptors names a lost disk.
 pub fn is_repaired(stage: &Stage<NodeHandles>) -> bool {
     lost_disk(stage).is_none()
 }
 
-/// Whether nothing names a host, and no disk was lost for as long as `within`: then no plan under way counts on a disk that is
-/// gone.
+/// Returns whether no chain and no group names a host, and no disk was lost within `within`. Otherwise a change in progress may rely on a
+/// disk that is gone.
 pub fn is_spare(stage: &Stage<NodeHandles>, host: usize, within: Duration) -> bool {
     let wire = stage.oracles.wire.lock();
     let node = NodeId(host as u32 + 1);
@@ -353,7 +351,7 @@ pub fn is_spare(stage: &Stage<NodeHandles>, host: usize, within: Duration) -> bo
         && group.is_some_and(|g| g.members.iter().all(|m| m.node != node))
 }
 
-/// Whether everything that a host keeps is on two others, too.
+/// Returns whether everything that a host keeps has copies on at least two other hosts.
 pub fn can_be_lost(stage: &Stage<NodeHandles>, host: usize) -> bool {
     let wire = stage.oracles.wire.lock();
     let node = NodeId(host as u32 + 1);
@@ -368,12 +366,12 @@ pub fn can_be_lost(stage: &Stage<NodeHandles>, host: usize) -> bool {
         && group.is_some_and(|g| g.members.len() >= 3 || g.members.iter().all(|m| m.node != node))
 }
 
-/// What still names a lost disk.
+/// Describes something that still names a lost disk, if there is any.
 fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
     let wire = stage.oracles.wire.lock();
     let is_there = |node: NodeId, storage| stage.cluster.storage(node.0 as usize - 1) == Some(storage);
     for (name, chain) in wire.chain.newest_of_all() {
-        // A segment that is empty, or trimmed as a whole, has nothing to lose.
+        // A segment that is empty or completely trimmed has nothing to lose.
         let counts =
             |s: &&Segment| s.kind == "native" && s.stop.is_none_or(|stop| stop > s.start.max(chain.trim()));
         for segment in chain.segments().iter().filter(counts) {
@@ -391,8 +389,8 @@ fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
     Some(format!("the group of acceptors names a lost disk of node {}", lost.node))
 }
 
-/// Progress after everything was healed: an append through every member, then the whole log through every member,
-/// compared; lost disks are replaced everywhere, and every server fills its gaps.
+/// Demands progress after everything was healed. Every member accepts an append, and the whole log reads the same through every member. No
+/// chain or group names a lost disk, and every server has back-filled its gaps.
 pub async fn demand(stage: Stage<NodeHandles>, names: Vec<String>) {
     for name in &names {
         for host in members(&stage) {
@@ -415,7 +413,7 @@ pub async fn demand(stage: Stage<NodeHandles>, names: Vec<String>) {
     }
 }
 
-/// Every server of every segment has all of it on its own disk.
+/// Waits until each server of each segment has the whole segment on its own disk.
 async fn filled(stage: &Stage<NodeHandles>, name: &str) {
     let Some(tail) = check_once(stage, name, 0).await else { return };
     let mut at = LogPos(0);
@@ -437,7 +435,7 @@ async fn filled(stage: &Stage<NodeHandles>, name: &str) {
         for node in nodes {
             next = next.min(filled_at(stage, name, at, end, node.0 as usize - 1).await);
         }
-        // A segment that was replaced meanwhile is looked at again.
+        // If the chain replaced the segment meanwhile, look it up again.
         if next > at {
             at = next;
         } else {
@@ -446,7 +444,7 @@ async fn filled(stage: &Stage<NodeHandles>, name: &str) {
     }
 }
 
-/// How far a server has a segment on its own disk; waits a while for it to get all of it.
+/// Returns up to which position a server has a segment on its own disk. Waits a few seconds for the whole segment.
 async fn filled_at(stage: &Stage<NodeHandles>, name: &str, from: LogPos, end: LogPos, host: usize) -> LogPos {
     let mut at = from;
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! An operator of members: adds nodes, drains them, removes them, starts them again with empty disks.
+//! An operator of the membership: adds nodes, often with empty disks, drains and removes them.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::scenario::phases::Stage;
 use crate::workload::log::{is_repaired, is_spare, members};
 use crate::world::fault::{Death, Fault};
 
-/// Most time that a drained node gets to become empty.
+/// How long the operator waits for a drained node to become empty.
 const DRAIN_WITHIN: Duration = Duration::from_secs(20);
 
-/// Changes the members, now and then, but never to fewer than three.
+/// Changes the members from time to time, but keeps at least three.
 pub async fn operator(stage: Stage<NodeHandles>, every: Duration) {
     while !stage.over.is_up() {
         stage.pause(every).await;
@@ -21,7 +21,7 @@ pub async fn operator(stage: Stage<NodeHandles>, every: Duration) {
         let outside: Vec<usize> = (0..stage.cluster.hosts()).filter(|h| !now.contains(h)).collect();
         if !outside.is_empty() && stage.below(2) == 0 {
             let host = outside[stage.below(outside.len() as u64) as usize];
-            // A segment that was made with an old table may still need what the host kept before it was removed.
+            // A plan that was made with an older table may still count on what the host stored before it was removed.
             if is_spare(&stage, host, LOSSES_APART) {
                 add(&stage, host).await;
             }
@@ -36,7 +36,7 @@ fn node(host: usize) -> NodeId {
     NodeId(host as u32 + 1)
 }
 
-/// Adds a host, with an empty disk unless that may be a copy too many.
+/// Adds a host. Empties its disk, unless a chain or a group may rely on it by now.
 async fn add(stage: &Stage<NodeHandles>, host: usize) {
     let Some(life) = stage.cluster.any_from(stage.below(64) as usize % stage.cluster.hosts()) else { return };
     let changes = life.handles.0.changes.clone();
@@ -52,7 +52,7 @@ async fn add(stage: &Stage<NodeHandles>, host: usize) {
     }
 }
 
-/// Drains a member, waits until it holds nothing, removes it, and ends its process.
+/// Drains a member, waits until nothing names it, removes it, and ends its process.
 async fn remove(stage: &Stage<NodeHandles>, host: usize) {
     let at = stage.below(64) as usize % stage.cluster.hosts();
     let Some(life) = stage.cluster.any_from(at) else { return };
@@ -79,7 +79,7 @@ async fn remove(stage: &Stage<NodeHandles>, host: usize) {
     }
 }
 
-/// Whether any chain, or the group of acceptors, names a host.
+/// Returns whether a chain or the group of acceptors names a host.
 fn holds(stage: &Stage<NodeHandles>, host: usize) -> bool {
     let wire = stage.oracles.wire.lock();
     let in_chain = wire.chain.names(node(host));

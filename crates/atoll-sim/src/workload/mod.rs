@@ -1,4 +1,4 @@
-//! What clients and operators do: procedures outside of the nodes, which report to the oracles what they asked and got.
+//! The load: clients and operators outside of the nodes, which report their requests and the answers to the oracles.
 
 pub mod again;
 pub mod database;

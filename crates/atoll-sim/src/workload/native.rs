@@ -1,5 +1,5 @@
-//! Clients of bare NativeLoglets, one loglet after the other: appends, checks, reads, trims, seals, deletions, by clients
-//! that fall asleep and come back.
+//! Clients of native Loglets without a virtual log, one Loglet after the other: they append, check tails, read, trim, seal and delete. Some
+//! sleep for a long time and then use an old Loglet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,23 +18,23 @@ use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
 use crate::world::fault::Fault;
 
-/// Waits above a sealed tail that may end open, with five servers at most.
+/// How many waits above a sealed tail may end without the seal: twice as many as a Loglet has servers at most.
 const WAITS_TOLD_OPEN: u32 = 10;
 
-/// A loglet that clients use.
+/// A Loglet that clients use.
 #[derive(Clone, Debug)]
 pub struct Island {
     /// Its id.
     pub id: LogletId,
     /// Its configuration.
     pub config: Bytes,
-    /// How the oracles call it.
+    /// The name that the oracles use.
     pub name: String,
-    /// Somebody has begun to delete it.
+    /// Whether somebody has begun to delete it.
     pub deleted: bool,
 }
 
-/// All loglets of a run, the newest last.
+/// All Loglets of a run, the newest last.
 #[derive(Clone, Debug, Default)]
 pub struct Islands(Arc<Mutex<Vec<Island>>>);
 
@@ -43,12 +43,12 @@ impl Islands {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that takes appends.
+    /// Returns the newest Loglet, which may accept appends.
     pub fn newest(&self) -> Option<Island> {
         self.lock().last().cloned()
     }
 
-    /// All of them.
+    /// Returns all Loglets.
     pub fn all(&self) -> Vec<Island> {
         self.lock().clone()
     }
@@ -59,7 +59,7 @@ impl Islands {
 
     fn some(&self, stage: &Stage<Handles>) -> Option<Island> {
         let all = self.lock();
-        // Mostly the newest, now and then one of long ago.
+        // Usually the newest, sometimes any other.
         let back = if stage.below(4) == 0 { stage.below(all.len() as u64) as usize } else { 0 };
         all.len().checked_sub(1 + back).map(|i| all[i].clone())
     }
@@ -73,7 +73,7 @@ fn open(life: &Life<Handles>, island: &Island) -> Option<Arc<dyn Loglet>> {
     life.handles.native.open(island.id, &island.config).ok()
 }
 
-/// Makes the next loglet, on servers of its choice.
+/// Creates the next Loglet as `spec` requests. Returns whether there is one.
 pub async fn make(stage: &Stage<Handles>, islands: &Islands, spec: LogletSpec) -> bool {
     let Some(life) = live(stage, stage.below(64) as usize) else { return false };
     let provider = life.handles.native.clone();
@@ -96,7 +96,7 @@ pub async fn make(stage: &Stage<Handles>, islands: &Islands, spec: LogletSpec) -
     true
 }
 
-/// Appends to the newest loglet until the load is over; a batch without an answer is sent again, through any node.
+/// Appends to the newest Loglet until the load is over. A batch with an unknown outcome may be sent once more, through any node.
 pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -105,7 +105,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
         let Some(island) = islands.newest() else { continue };
         let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
         let Some(loglet) = open(&life, &island) else { continue };
-        // One handle for a while: what is in flight through it keeps its order (vlog-L8).
+        // Use one handle several times: appends in flight through it must keep their order (vlog-L8).
         for _ in 0..1 + stage.below(12) {
             let mut flight = Vec::new();
             for _ in 0..1 + stage.below(4) {
@@ -126,7 +126,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
             }
             stage.report();
             if !fine {
-                // The answer that came to this handle with the refusal must not pass for the sealed tail (native-T19).
+                // The refusal brought a tail to this handle. The handle must not return it as the sealed tail (native-T19).
                 check_through(&stage, &island, &life, loglet.clone()).await;
                 stage.report();
             }
@@ -145,10 +145,11 @@ fn entry(stage: &Stage<Handles>, client: ClientId, seq: u64) -> Entry {
     Entry { op: OpId { client, seq }, payload: payload.into() }
 }
 
-/// Reports an answer; of an unknown outcome, asks again once, at another node. True if the handle is still good.
+/// Reports an answer. If the outcome is unknown, may send the batch once more, through any node. Returns whether to keep the handle.
 ///
-/// "Not appended" is not judged here: in this scenario, unlike on any real connection, frames are duplicated and overtake each
-/// other, and the second copy of a refused append may arrive when its turn has come. The scenarios over the virtual log judge it.
+/// This function does not check that a batch reported as not appended stays out. In this scenario, unlike on a real connection, frames are
+/// duplicated and reordered, so a second copy of a refused append may arrive when its turn has come. The scenarios of the virtual log check
+/// it.
 async fn settle(
     stage: &Stage<Handles>,
     island: &Island,
@@ -183,7 +184,7 @@ async fn settle(
     }
 }
 
-/// Asks for the tail of some loglet, through some node.
+/// Checks the tail of some Loglet through some node, until the load is over.
 pub async fn checker(stage: Stage<Handles>, islands: Islands, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
@@ -193,7 +194,7 @@ pub async fn checker(stage: Stage<Handles>, islands: Islands, think: Duration) {
     }
 }
 
-/// The tail and whether it is sealed.
+/// Checks the tail through a node. Returns the tail and whether it is sealed.
 pub async fn check(stage: &Stage<Handles>, island: &Island, at: usize) -> Option<(u64, bool)> {
     let life = live(stage, at)?;
     let loglet = open(&life, island)?;
@@ -214,7 +215,7 @@ async fn check_through(
     Some((tail.at.0, tail.sealed.is_some()))
 }
 
-/// Reads some loglet from somewhere to its tail.
+/// Reads some Loglet from a random offset to its tail, until the load is over.
 pub async fn reader(stage: Stage<Handles>, islands: Islands, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
@@ -234,7 +235,7 @@ pub async fn reader(stage: Stage<Handles>, islands: Islands, think: Duration) {
     }
 }
 
-/// Reads once from `next`; false if there was nothing.
+/// Reads once from `next` and advances it. Returns false if that made no progress.
 async fn read_some(
     stage: &Stage<Handles>,
     life: &Life<Handles>,
@@ -269,7 +270,7 @@ async fn read_some(
     }
 }
 
-/// Ends loglets and makes new ones; trims and deletes old ones.
+/// Seals Loglets and creates new ones; trims and deletes old ones.
 pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) {
     while !stage.over.is_up() {
         stage.pause(every).await;
@@ -278,7 +279,7 @@ pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) 
         match stage.below(6) {
             0 => trim(&stage, &islands).await,
             1 => delete(&stage, &islands).await,
-            // A seal that may get no further than a minority: the sealer dies.
+            // The sealer dies, so the seal may reach only a minority.
             2 => {
                 if let Some(life) = live(&stage, at) {
                     let (host, frames) = (life.node.0 as usize - 1, stage.below(8));
@@ -287,7 +288,7 @@ pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) 
                 }
             }
             _ => {
-                // The newest may have been sealed and deleted: nobody can use it then.
+                // If the newest Loglet was sealed and deleted, nobody can use it any more.
                 let is_over = islands.is_deleted(island.id)
                     || matches!(seal(&stage, &island, at).await, Some((_, true)));
                 if is_over {
@@ -301,7 +302,7 @@ pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) 
     }
 }
 
-/// Seals through one node, checks through others, and makes the next loglet.
+/// Seals the newest Loglet, checks its tail at the same node, and creates the next Loglet.
 pub async fn sealer(stage: Stage<Handles>, islands: Islands, every: Duration) {
     while !stage.over.is_up() {
         stage.pause(every).await;
@@ -323,7 +324,7 @@ fn spec(stage: &Stage<Handles>) -> LogletSpec {
     LogletSpec::default().place("server", (0..size).map(|i| node(first + i))).place("sequencer", [sequencer])
 }
 
-/// Seals through one node, then checks the tail there.
+/// Seals a Loglet through one node, then checks the tail there.
 pub async fn seal(stage: &Stage<Handles>, island: &Island, at: usize) -> Option<(u64, bool)> {
     let life = live(stage, at)?;
     let loglet = open(&life, island)?;
@@ -338,14 +339,14 @@ async fn trim(stage: &Stage<Handles>, islands: &Islands) {
     let Some(island) = islands.some(stage) else { return };
     let Some(life) = live(stage, stage.below(64) as usize) else { return };
     let Some(loglet) = open(&life, &island) else { return };
-    // All of it, at times: an empty store must still know its tail (native-T12).
+    // Sometimes trim everything: a server without entries must still know its tail (native-T12).
     let floor = stage.oracles.log.floor(&island.name);
     let to = if stage.below(3) == 0 { floor } else { stage.below(floor + 1) };
     stage.oracles.log.trim_begins(&island.name, to);
     let _ = life.env.launch("client.trim", async move { loglet.prefix_trim(Offset(to)).await }).await;
 }
 
-/// Deletes a loglet that is sealed, as its chain's owner does after a truncate.
+/// Deletes a Loglet if it is sealed, as a virtual log does after a truncate.
 async fn delete(stage: &Stage<Handles>, islands: &Islands) {
     let Some(island) = islands.some(stage) else { return };
     if !matches!(check(stage, &island, stage.below(64) as usize).await, Some((_, true))) {
@@ -389,8 +390,8 @@ pub async fn sleeper(stage: Stage<Handles>, islands: Islands) {
     }
 }
 
-/// Progress after everything was healed: every loglet can be sealed and read as a whole, from every server's own disk once
-/// it was filled; a new one takes appends through every node.
+/// Demands progress after everything was healed. Every Loglet can be sealed and read completely, also from each server's own disk after a
+/// back-fill, and a new Loglet accepts appends through every node.
 pub async fn demand(stage: Stage<Handles>, islands: Islands) {
     for island in islands.all().into_iter().filter(|i| !i.deleted) {
         stage.waits_for(format!("the seal of {}", island.name));
@@ -415,7 +416,8 @@ pub async fn demand(stage: Stage<Handles>, islands: Islands) {
     stage.report();
 }
 
-/// An append through a host, on a new loglet if the newest does not take it: its sequencer's life may be over.
+/// Appends through a host. If the newest Loglet does not accept the append, for example because its sequencer's life is over, creates
+/// another.
 async fn append_somewhere(stage: &Stage<Handles>, islands: &Islands, host: usize) {
     let client = ClientId(stage.env.random() | 1);
     for seq in 1.. {
@@ -441,7 +443,7 @@ async fn append_somewhere(stage: &Stage<Handles>, islands: &Islands, host: usize
     }
 }
 
-/// Reads all of a sealed loglet through one node; a wait for more ends (native-T18).
+/// Reads a whole sealed Loglet through one node. A wait above its tail must end (native-T18).
 async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host: usize) {
     let tail = loop {
         if islands.is_deleted(island.id) {
@@ -453,7 +455,7 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
         }
     };
     let mut told_open = 0;
-    // One handle for all waits: it goes from server to server.
+    // All waits use one handle, which tries one server after the other.
     let mut held: Option<(Life<Handles>, Arc<dyn Loglet>)> = None;
     while !islands.is_deleted(island.id) {
         if held.as_ref().is_none_or(|(life, _)| !stage.cluster.is_alive(life)) {
@@ -513,7 +515,7 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
     stage.oracles.log.whole(&island.name, from.0, tail, &content);
 }
 
-/// Every server fills what it lacks: a loglet that is read from each server's own disk is whole.
+/// Waits until each server has the whole Loglet on its own disk; requests the back-fills for that.
 async fn filled(stage: &Stage<Handles>, islands: &Islands, island: &Island) {
     let Some((tail, _)) = check(stage, island, 0).await else { return };
     let servers: Vec<NodeId> = live(stage, 0)

@@ -1,5 +1,5 @@
-//! Clients of registers: reads and conditional writes through any node. After an unknown outcome, a client asks again at another
-//! node, with the same nonce.
+//! Clients of registers: reads and conditional writes through any node. After an unknown outcome, a client retries at another node with the
+//! same nonce.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::scenario::parts::Handles;
 use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
 
-/// What a node gives its clients, registers among it.
+/// The handles of a node that include registers.
 pub trait HasRegisters: Clone + Send + 'static {
-    /// Which kind.
+    /// The kind of registers.
     type Registers: Registers;
 
-    /// They.
+    /// Returns the registers.
     fn registers(&self) -> &Self::Registers;
 }
 
@@ -28,7 +28,7 @@ impl HasRegisters for Handles {
     }
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 enum Attempt<T> {
     Answer(T),
     No,
@@ -62,7 +62,7 @@ async fn write<H: HasRegisters>(
     }
 }
 
-/// A client of `names`, until the load is over.
+/// Reads and writes the registers `names` until the load is over.
 pub async fn client<H: HasRegisters>(stage: Stage<H>, names: Vec<String>, think: Duration) {
     let mut at = stage.below(64) as usize;
     let mut seen: Vec<u64> = vec![0; names.len()];
@@ -81,7 +81,7 @@ pub async fn client<H: HasRegisters>(stage: Stage<H>, names: Vec<String>, think:
     }
 }
 
-/// Reads; true if there was an answer.
+/// Reads once. Returns true if there was an answer.
 pub async fn read_once<H: HasRegisters>(stage: &Stage<H>, at: usize, name: &str, seen: &mut u64) -> bool {
     let hosts = stage.cluster.hosts();
     let Some(life) = stage.cluster.any_from(at % hosts) else { return false };
@@ -96,7 +96,8 @@ pub async fn read_once<H: HasRegisters>(stage: &Stage<H>, at: usize, name: &str,
     }
 }
 
-/// Writes over what was seen last; an unknown outcome is asked for again at another node. True if it happened.
+/// Writes on the condition that the version last seen is still current. Retries an unknown outcome at another node. Returns true if it was
+/// written.
 pub async fn write_once<H: HasRegisters>(
     stage: &Stage<H>,
     at: &mut usize,
@@ -106,7 +107,7 @@ pub async fn write_once<H: HasRegisters>(
     let hosts = stage.cluster.hosts();
     let nonce = Nonce(u128::from(stage.env.random()) << 64 | u128::from(stage.env.random()));
     let expected = Version(*seen);
-    // Few different values, so that a bug that compares values instead of ballots is exposed.
+    // There are only two values, so that a bug that compares values instead of ballots shows.
     let value = Bytes::from(vec![b'a' + stage.below(2) as u8; 8]);
     for attempt in 0..4 {
         let Some(life) = stage.cluster.any_from(*at % hosts) else { return false };
@@ -122,7 +123,7 @@ pub async fn write_once<H: HasRegisters>(
                 return matches!(got, Written::Yes(_));
             }
             Attempt::No => {
-                // Only the first attempt's "did not happen" is about all attempts.
+                // A refusal tells the outcome of all attempts only if it answers the first one.
                 if attempt == 0 {
                     oracle.write_refused(name, nonce);
                 }
@@ -135,13 +136,13 @@ pub async fn write_once<H: HasRegisters>(
     false
 }
 
-/// Progress after everything was healed, once a group serves that names no lost disk.
+/// Demands progress after everything was healed, once the group names no lost disk.
 pub async fn demand(stage: Stage<Handles>, names: Vec<String>) {
     replace_lost(&stage).await;
     progress(stage, names).await;
 }
 
-/// A write and a read of every register through every node.
+/// Demands a write and a read of every register through every node.
 pub async fn progress<H: HasRegisters>(stage: Stage<H>, names: Vec<String>) {
     for host in 0..stage.cluster.hosts() {
         for name in &names {
@@ -162,7 +163,7 @@ pub async fn progress<H: HasRegisters>(stage: Stage<H>, names: Vec<String>) {
     }
 }
 
-/// Hands over to a group that names no lost disk, if the one that serves does.
+/// Hands over to a group without lost disks, if the current group names one.
 async fn replace_lost(stage: &Stage<Handles>) {
     loop {
         let next = {

@@ -1,5 +1,5 @@
-//! Clients of tables: transactions, conditional writes and queries by key and by index, through any node. A command with an unknown
-//! outcome is sent again, through another node, under the same name (contracts X24).
+//! Clients of tables: transactions, conditional writes, and queries by key and by index, through any node. A command with an unknown
+//! outcome is resent under the same name, through any node (contracts X24).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use crate::world::clients::Life;
 
 /// The table.
 const TABLE: &str = "fish";
-/// Rows that there may be.
+/// How many different keys clients use.
 const KEYS: u64 = 16;
-/// How often a write is sent again.
+/// How often a write is sent at most.
 const ATTEMPTS: usize = 4;
 
-/// What clients share.
+/// What the clients share.
 #[derive(Clone)]
 pub struct Sea {
     /// The world.
     pub stage: Stage<NodeHandles>,
-    /// The nodes' engines.
+    /// The engines of the nodes.
     pub engines: Engines<Tables>,
-    /// Where they report.
+    /// Where clients report their results.
     pub oracle: TablesOracle,
 }
 
@@ -61,12 +61,12 @@ fn columns(schema: &Schema) -> Option<Columns> {
     Some(Columns { colour: id("colour")?, size: id("size")?, tag: id("tag")? })
 }
 
-/// Whether an operation of a transaction leaves its row as it is.
+/// Returns whether an operation of a transaction does not change its row.
 fn is_read(op: &Op) -> bool {
     matches!(op.action, Action::Read {} | Action::Check { .. })
 }
 
-/// Names of one client's writes.
+/// The names of one client's commands.
 struct Names {
     client: u64,
     seq: u64,
@@ -90,7 +90,7 @@ impl Sea {
         self.stage.cluster.any_from(self.below(64) as usize % self.stage.cluster.hosts())
     }
 
-    /// Sends a command until it has an end that is known; true if it was answered.
+    /// Sends a command until its outcome is known, but at most `ATTEMPTS` times. Returns whether it was answered.
     async fn run(&self, names: &mut Names, body: Body) -> bool {
         names.seq += 1;
         let name = (names.client, names.seq);
@@ -121,7 +121,7 @@ impl Sea {
         false
     }
 
-    /// The table in a node's newest view.
+    /// Returns the schema of the table in the newest view of some node.
     fn schema(&self) -> Option<Schema> {
         let life = self.somewhere()?;
         let schema = read::schema(&self.engine(&life)?.view(), TABLE).ok()?;
@@ -140,7 +140,7 @@ impl Sea {
             (columns.size, self.value(8, || Value::Int64(self.below(4) as i64))),
             (columns.tag, self.value(3, || text("tag", 12))),
         ];
-        // Some put a part of the columns.
+        // Some puts set only a part of the columns.
         all.into_iter().filter(|_| self.below(4) > 0).collect()
     }
 
@@ -162,7 +162,7 @@ impl Sea {
         Op { table: schema.table, key: vec![Value::Int64(key)], action }
     }
 
-    /// Reads everything behind a barrier, by key or by an index; the versions that it saw.
+    /// Reads all rows after a barrier, by each ready index and by key. Returns the versions of the rows.
     async fn read(&self, life: &Life<NodeHandles>) -> Option<BTreeMap<i64, u64>> {
         let engine = self.engine(life)?;
         let since = self.oracle.now();
@@ -220,7 +220,7 @@ impl Sea {
     }
 }
 
-/// Makes the table if there is none, then writes and reads until the load is over.
+/// Creates the table if it does not exist. Then writes and reads until the load is over.
 pub async fn client(sea: Sea, think: Duration) {
     let mut names = Names { client: sea.stage.env.random() | 1, seq: 0 };
     let mut seen = BTreeMap::new();
@@ -244,7 +244,7 @@ pub async fn client(sea: Sea, think: Duration) {
     }
 }
 
-/// Adds an index and drops it again, and performs the background work that is due.
+/// Adds and drops an index repeatedly, and performs the pending background work.
 pub async fn changes(sea: Sea) {
     let mut names = Names { client: sea.stage.env.random() | 1, seq: 0 };
     while !sea.stage.over.is_up() {
@@ -269,7 +269,7 @@ pub async fn changes(sea: Sea) {
     }
 }
 
-/// Every node makes progress and shows what it should.
+/// Demands that every node makes progress, shows the right rows, and is not halted.
 pub async fn demand(sea: Sea) {
     let mut names = Names { client: sea.stage.env.random() | 1, seq: 0 };
     sea.stage.waits_for("a write".to_owned());

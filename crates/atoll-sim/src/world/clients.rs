@@ -1,7 +1,7 @@
-//! Clients, operators and the source of faults: procedures outside of every node, on an executor of their own.
+//! Clients, operators and the source of faults: procedures outside of all nodes, on their own executor.
 //!
-//! They see nodes as a process on another machine does: a node that is down has no handles, and requests to a node that dies are
-//! abandoned, outcome unknown.
+//! They see a node as a process on another machine would: a node that is down has no handles, and a request to a node that dies ends with
+//! an unknown outcome.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,16 @@ use atoll_core::{Env, NodeId, StorageId, Tick};
 
 use crate::world::fault::Fault;
 
-/// One life of a node, as a client that is connected to it sees it.
+/// One life of a node, as a connected client sees it.
 #[derive(Debug)]
 pub struct Life<H> {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Counts the lives of this node.
+    /// Number of this life of the node, from 1.
     pub life: u64,
-    /// To run procedures there.
+    /// Runs procedures on the node.
     pub env: Env,
-    /// What the node offers.
+    /// What clients use on the node.
     pub handles: H,
 }
 
@@ -36,36 +36,36 @@ pub(crate) struct State<H> {
     pub(crate) lives: Vec<Option<Life<H>>>,
     pub(crate) faults: VecDeque<Fault>,
     pub(crate) faults_done: u64,
-    /// When a disk was lost last, virtual time.
+    /// When a disk was last lost or damaged.
     pub(crate) lost_at: Option<Tick>,
     pub(crate) failures: Vec<String>,
     pub(crate) health: Vec<Health>,
-    /// The wakers to be woken when a host dies.
+    /// Wakers of the requests that wait for an answer, by host. Woken when the host dies.
     pub(crate) mourners: Vec<Vec<Waker>>,
 }
 
 /// What an operator sees of a node from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// The process runs.
+    /// Whether the process runs.
     pub up: bool,
-    /// It is stopped.
+    /// Whether the process is paused.
     pub paused: bool,
-    /// Why it refuses to start.
+    /// Why it refuses to start, if it does.
     pub refused: Option<String>,
-    /// Its journal is closed after a failure.
+    /// Whether its journal is closed after a failure.
     pub closed: bool,
-    /// How often its disk was replaced.
+    /// How often its disk was replaced by an empty one.
     pub wipes: u64,
-    /// A bit of its journal has flipped since it started: a disk that is about to be lost.
+    /// Whether a bit of its journal has flipped since it started, so that the disk will soon be lost.
     pub rotten: bool,
-    /// Its data directory is an older copy, whether or not any peer has told the node so.
+    /// Whether its data directory was put back, even if no peer has detected it.
     pub put_back: bool,
-    /// Its data directory, while it is up.
+    /// The identity of its data directory, while it is up.
     pub storage: Option<StorageId>,
 }
 
-/// The cluster from outside. Cheap to clone.
+/// The cluster as seen from outside. Cheap to clone.
 #[derive(Debug)]
 pub struct Cluster<H>(Arc<Mutex<State<H>>>);
 
@@ -92,30 +92,30 @@ impl<H: Clone> Cluster<H> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     pub fn hosts(&self) -> usize {
         self.state().lives.len()
     }
 
-    /// A node that runs; hosts are counted from 0.
+    /// Returns the node on a host, if it runs. Hosts are counted from 0.
     pub fn host(&self, host: usize) -> Option<Life<H>> {
         self.state().lives.get(host)?.clone()
     }
 
-    /// A running node, searched from `from` on.
+    /// Returns the first running node at or after host `from`, wrapping around.
     pub fn any_from(&self, from: usize) -> Option<Life<H>> {
         let state = self.state();
         let n = state.lives.len();
         (0..n).find_map(|i| state.lives[(from + i) % n].clone())
     }
 
-    /// Whether this life still runs.
+    /// Returns whether this life still runs.
     pub fn is_alive(&self, life: &Life<H>) -> bool {
         let host = (life.node.0 as usize).wrapping_sub(1);
         self.state().lives.get(host).is_some_and(|l| l.as_ref().is_some_and(|l| l.life == life.life))
     }
 
-    /// What `f` gives, or None once this life has ended: the connection to it breaks.
+    /// Returns the result of `f`, or None if this life ends first, as if the connection to it broke.
     pub async fn ask<F: Future>(&self, life: &Life<H>, f: F) -> Option<F::Output> {
         let host = (life.node.0 as usize).saturating_sub(1);
         let mut f = std::pin::pin!(f);
@@ -136,7 +136,7 @@ impl<H: Clone> Cluster<H> {
         .await
     }
 
-    /// A host has died.
+    /// Marks a host as down and wakes the requests that wait for its answers.
     pub(crate) fn mourn(&self, host: usize) {
         let mourners = {
             let mut state = self.state();
@@ -146,37 +146,37 @@ impl<H: Clone> Cluster<H> {
         mourners.into_iter().for_each(Waker::wake);
     }
 
-    /// How a host looks from outside.
+    /// Returns what an operator sees of a host.
     pub fn health(&self, host: usize) -> Health {
         self.state().health.get(host).cloned().unwrap_or_default()
     }
 
-    /// The data directory of a host that is up.
+    /// Returns the identity of the data directory of a host that is up.
     pub fn storage(&self, host: usize) -> Option<StorageId> {
         self.health(host).storage
     }
 
-    /// Wants a fault; it happens at the end of the clients' turn.
+    /// Requests a fault. It is injected at the end of the clients' turn.
     pub fn inject(&self, fault: Fault) {
         self.state().faults.push_back(fault);
     }
 
-    /// Faults that have happened so far.
+    /// Returns the number of faults injected so far.
     pub fn faults(&self) -> u64 {
         self.state().faults_done
     }
 
-    /// Whether any disk was lost in the last `within` before `now`, or rotted.
+    /// Returns whether a disk was lost or damaged less than `within` before `now`.
     pub fn lost_within(&self, now: Tick, within: Duration) -> bool {
         self.state().lost_at.is_some_and(|at| now.since(at) < within)
     }
 
-    /// Reports a violation: the run has failed.
+    /// Reports a violation. The run fails.
     pub fn fail(&self, what: String) {
         self.state().failures.push(what);
     }
 
-    /// Waits for a running node, trying those from `from` on.
+    /// Waits for a running node and returns the first one at or after host `from`.
     pub async fn wait_any(&self, env: &Env, from: usize) -> Life<H> {
         loop {
             if let Some(life) = self.any_from(from) {
@@ -187,7 +187,7 @@ impl<H: Clone> Cluster<H> {
     }
 }
 
-/// A random number in `[0, n)` from a client's own randomness.
+/// Returns a random number in `[0, n)` from a client's own randomness, or 0 if `n` is 0.
 pub fn below(env: &Env, n: u64) -> u64 {
     if n == 0 { 0 } else { env.random() % n }
 }

@@ -1,4 +1,4 @@
-//! A node's disk: the real journal on the simulated medium, driven as a host drives it.
+//! A node's disk: the real journal on a simulated medium, used in the way that a host uses it.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::world::observer::Found;
 
 const CLUSTER: &str = "sim";
 
-/// Why a write did not happen.
+/// Why a write failed.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// The disk is full; the same batch may be written later.
+    /// The disk is full. The same batch may be written later.
     NoSpace,
-    /// The journal is closed for good.
+    /// The journal is closed until the node restarts.
     Closed(String),
-    /// No segment can hold a record that a role wrote. No fault causes this.
+    /// A role wrote a record that no journal segment can hold. No fault causes this.
     TooLarge(String),
 }
 
 /// Why a node does not start.
 #[derive(Debug)]
 pub(crate) enum OpenError {
-    /// The disk failed just now: start it again.
+    /// The disk failed temporarily. Another start may succeed.
     Again,
-    /// What is on the disk must not be used.
+    /// The contents of the disk must not be used.
     ForGood(String),
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct HostDisk {
     written: Vec<(Lsn, Loc)>,
     space: Space,
     checkpointing: bool,
-    /// A checkpoint that was written aside.
+    /// A new checkpoint that was written but has not replaced the old one yet.
     aside: Option<Aside>,
     recovered: Found,
-    /// The disk as it was when it was copied, or files were lost, last.
+    /// An older copy of the disk, from its first crash, its last [`HostDisk::keep_copy`] or its last [`HostDisk::lose_files`].
     older: Option<MemDisk>,
-    /// A fault has made it fail, or has changed bytes under a running node: its journal may close.
+    /// A fault made an operation fail, or changed bytes under a running node, so the journal may close.
     failed: bool,
 }
 
@@ -59,7 +59,7 @@ fn is_segment(file: &DiskPath) -> bool {
     file.as_str().ends_with(".seg") && !file.as_str().contains("spare")
 }
 
-/// All files of a data directory.
+/// Returns all files of a data directory.
 fn files(medium: &MemDisk) -> Vec<DiskPath> {
     let inside = |dir: DiskPath| {
         let names = medium.list(&dir).unwrap_or_default();
@@ -69,13 +69,13 @@ fn files(medium: &MemDisk) -> Vec<DiskPath> {
     DiskPath::new("journal").into_iter().chain([DiskPath::root()]).flat_map(inside).collect()
 }
 
-/// One file, all segments, or the folder of the journal.
+/// Picks one file, all journal segments, or the whole `journal` directory.
 fn some_files(rng: &mut Rng, files: &[DiskPath]) -> Vec<DiskPath> {
     let segments = || files.iter().filter(|f| is_segment(f)).cloned().collect::<Vec<_>>();
     match rng.below(6) {
         0 => segments(),
         1 => files.iter().filter(|f| f.as_str().starts_with("journal/")).cloned().collect(),
-        // Mostly the segments, which matter most.
+        // The journal segments matter most, so a single file is often one of them.
         2 | 3 => rng.pick(&segments()).cloned().into_iter().collect(),
         _ => rng.pick(files).cloned().into_iter().collect(),
     }
@@ -102,13 +102,13 @@ impl HostDisk {
         self.medium.syncs()
     }
 
-    /// Operations on the medium so far, as a hash.
+    /// Returns a hash of all operations on the medium so far.
     pub(crate) fn calls(&self) -> u64 {
         let (n, hash) = self.medium.calls();
         n ^ hash
     }
 
-    /// Whose disk it is; a new or wiped one gets the identity `new`.
+    /// Returns the storage identity of the disk. A new or wiped disk gets the identity `new`.
     pub(crate) fn identify(&self, new: u128) -> Result<StorageId, OpenError> {
         Identity::open(&self.medium, CLUSTER, self.node, || StorageId(new))
             .map(|(identity, _)| identity.storage)
@@ -118,7 +118,7 @@ impl HostDisk {
             })
     }
 
-    /// Recovers the journal into a core that has its roles.
+    /// Recovers the journal into a core that already has its roles.
     pub(crate) fn recover(&mut self, storage: StorageId, core: &mut NodeCore) -> Result<(), OpenError> {
         let mut options = JournalOptions::small(storage);
         options.segment_bytes = self.segment_bytes;
@@ -154,7 +154,7 @@ impl HostDisk {
         Ok(())
     }
 
-    /// What the last recovery found.
+    /// Takes what the last recovery found.
     pub(crate) fn take_recovered(&mut self) -> Found {
         std::mem::take(&mut self.recovered)
     }
@@ -185,22 +185,22 @@ impl HostDisk {
         }
     }
 
-    /// An error closes the journal, which the next write shows.
+    /// Frees entries. An error closes the journal, so the next write reports it.
     pub(crate) fn free(&mut self, locs: &[Loc]) {
         if let Some(journal) = &mut self.journal {
             let _ = journal.free(locs);
         }
     }
 
-    /// Writes it aside; the next upkeep puts it in the old one's place.
+    /// Writes a checkpoint aside. The next upkeep lets it replace the old one.
     pub(crate) fn checkpoint(&mut self, checkpoint: Checkpoint) {
         self.aside = self.journal.as_ref().map(|journal| journal.checkpoint_job(checkpoint).run());
     }
 
-    /// The work of the journal's thread other than writing: it prepares segments, and asks for checkpoints and compaction.
+    /// Does what the journal's thread does besides writing: prepares journal segments, and asks for checkpoints and compaction.
     ///
     /// # Errors
-    /// The journal has closed, for this reason.
+    /// Returns why the journal has closed.
     pub(crate) fn upkeep(&mut self) -> Result<Vec<Input>, String> {
         let mut inputs = Vec::new();
         let Some(journal) = &mut self.journal else { return Ok(inputs) };
@@ -230,17 +230,17 @@ impl HostDisk {
         Ok(inputs)
     }
 
-    /// Whether a fault explains that the journal closes.
+    /// Returns whether a fault explains that the journal closed.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// The journal does not take everything at the moment.
+    /// Returns whether the journal has no space for entries.
     pub(crate) fn is_short(&self) -> bool {
         self.space == Space::FactsOnly
     }
 
-    /// Writes down what is synced, as a host does in a quiet moment.
+    /// Records on the disk what is synced, as a host does when it is idle. Returns false if that fails.
     pub(crate) fn mark(&mut self) -> bool {
         self.journal.as_mut().is_some_and(|j| j.mark().and_then(|()| j.sync()).is_ok())
     }
@@ -284,8 +284,8 @@ impl HostDisk {
         }
     }
 
-    /// Flips a bit in some journal file; false if there is none. Where recovery cannot distinguish rot from a torn write (in the
-    /// last batch, while nothing says that it was synced), the caller must have called [`HostDisk::mark`].
+    /// Flips a bit in a random journal segment. Returns false if there is none. The caller must have called [`HostDisk::mark`]: recovery
+    /// cannot tell rot from a torn write in the last batch while nothing records that it was synced.
     pub(crate) fn rot(&mut self, seed: u64) -> bool {
         let mut rng = Rng::new(seed);
         let Some(dir) = DiskPath::new("journal") else { return false };
@@ -303,12 +303,12 @@ impl HostDisk {
         self.medium.fail_next(Fault::Read, if failing { u32::MAX } else { 0 });
     }
 
-    /// Copies the data directory as it is.
+    /// Copies the data directory as it is now.
     pub(crate) fn keep_copy(&mut self) {
         self.older = Some(self.medium.fork());
     }
 
-    /// Puts the whole data directory back from the copy; false if there is none.
+    /// Puts the whole data directory back from the copy. Returns false if there is none.
     pub(crate) fn put_back_all(&mut self) -> bool {
         let Some(older) = self.older.clone() else { return false };
         for file in files(&self.medium).iter().chain(&files(&older)) {
@@ -317,7 +317,7 @@ impl HostDisk {
         true
     }
 
-    /// Puts some files back from the copy, including those that have gone since; returns which.
+    /// Puts some files back from the copy, including files that were deleted since. Returns their names.
     pub(crate) fn put_back_some(&mut self, seed: u64) -> Option<String> {
         let older = self.older.clone()?;
         let mut rng = Rng::new(seed);
@@ -325,7 +325,8 @@ impl HostDisk {
         all.extend(files(&older));
         all.sort();
         all.dedup();
-        // The stand-alone files are few and reveal most.
+        // The files other than journal segments are few, and putting one of them back is the best test, so they are picked half of the
+        // time.
         let alone: Vec<DiskPath> = all.iter().filter(|f| !is_segment(f)).cloned().collect();
         let group = match rng.below(2) {
             0 => rng.pick(&alone).cloned().into_iter().collect(),
@@ -337,9 +338,8 @@ impl HostDisk {
         Some(group.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     }
 
-    /// Deletes, cuts, or puts back from an older copy one file, all segments, or the folder of the journal; returns what it did.
-    /// The caller must have called [`HostDisk::mark`]: a batch of which nothing says that it was synced cannot be distinguished
-    /// from a torn one.
+    /// Deletes, truncates, or puts back some files; [`some_files`] selects them. Returns what it did. The caller must have called
+    /// [`HostDisk::mark`]: a batch that nothing records as synced looks like a torn one.
     pub(crate) fn lose_files(&mut self, seed: u64) -> Option<String> {
         let mut rng = Rng::new(seed);
         let group = some_files(&mut rng, &files(&self.medium));

@@ -1,12 +1,12 @@
-//! Envelopes as bytes: what a simulated connection carries is encoded when it is sent and decoded when it arrives.
+//! Encodes envelopes as bytes. A frame is encoded when it is sent and decoded when it arrives, as on a real connection.
 
 use atoll_core::{Decode, DecodeError, Encode, Envelope, Exchange, Frame, Reader, RoleKind};
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Request numbers leave the upper bits to the receiver, which marks the connection in them.
+/// Bits of a request number that belong to the asker. The receiver uses the upper bits to mark the connection.
 pub const REQUEST_BITS: u32 = 48;
 
-/// The byte form.
+/// Encodes an envelope.
 pub fn encode(envelope: &Envelope) -> Bytes {
     let mut out =
         BytesMut::with_capacity(32 + envelope.frame.size_bytes() + 4 * envelope.frame.payloads.len());
@@ -24,7 +24,7 @@ pub fn encode(envelope: &Envelope) -> Bytes {
     out.freeze()
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes what [`encode`] wrote.
 pub fn decode(bytes: Bytes) -> Result<Envelope, DecodeError> {
     let mut from = Reader::new(bytes);
     let tag = u8::decode(&mut from)?;

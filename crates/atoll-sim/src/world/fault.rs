@@ -1,4 +1,4 @@
-//! What can go wrong, as requests to the world.
+//! Faults that clients can request from the world.
 
 use crate::world::network::{Mood, Slow};
 
@@ -7,178 +7,178 @@ use crate::world::network::{Mood, Slow};
 pub enum Death {
     /// `kill -9`: the operating system keeps what was written (X6).
     Kill,
-    /// A power cut: any subset of what was not synced is lost.
+    /// A power cut: an arbitrary subset of the unsynced data is lost.
     PowerCut,
 }
 
 /// A fault, or its end. Hosts are counted from 0; durations are virtual nanoseconds.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The process ends, and is started again after a while (`None`: by [`Fault::Boot`] only).
+    /// The process ends and restarts after a while. With `None`, only [`Fault::Boot`] restarts it.
     Crash {
-        /// Where.
+        /// The host.
         host: usize,
-        /// How.
+        /// How it ends.
         death: Death,
-        /// When it comes back.
+        /// How long after the end it restarts.
         back_after: Option<u64>,
     },
-    /// Every process ends at one instant.
+    /// All processes end at the same moment.
     CrashAll {
-        /// How.
+        /// How they end.
         death: Death,
-        /// Each comes back within this.
+        /// Each restarts at a random time within this.
         back_within: u64,
     },
-    /// The process ends once it has sent this many more frames, between two of them.
+    /// The process ends once it has sent this many more frames, possibly in the middle of a turn.
     CrashAfterFrames {
-        /// Where.
+        /// The host.
         host: usize,
-        /// How many it still sends.
+        /// How many frames it still sends.
         frames: u64,
-        /// When it comes back.
+        /// How long after the end it restarts.
         back_after: u64,
     },
-    /// A dead process is started.
+    /// Starts a process that is not running.
     Boot {
-        /// Where.
+        /// The host.
         host: usize,
     },
     /// SIGSTOP, and SIGCONT after a while.
     Pause {
-        /// Where.
+        /// The host.
         host: usize,
         /// For how long.
         nanos: u64,
     },
-    /// Frames from one host to another are held up (or let go on).
+    /// Frames from one host to another are held up, or released.
     Block {
-        /// Sender.
+        /// The sender.
         from: usize,
-        /// Receiver.
+        /// The receiver.
         to: usize,
-        /// Whether they are.
+        /// Whether to hold them up.
         blocked: bool,
     },
-    /// The same, but only for connections that carry data: heartbeats arrive.
+    /// The same for data connections only: heartbeats still arrive.
     BlockData {
-        /// Sender.
+        /// The sender.
         from: usize,
-        /// Receiver.
+        /// The receiver.
         to: usize,
-        /// Whether they are.
+        /// Whether to hold them up.
         blocked: bool,
     },
-    /// What one host sends to another takes longer from now on.
+    /// Frames from one host to another take longer from now on.
     SlowLink {
-        /// Sender.
+        /// The sender.
         from: usize,
-        /// Receiver.
+        /// The receiver.
         to: usize,
-        /// How much longer; [`Slow::default`] ends it.
+        /// By how much; [`Slow::default`] ends it.
         slow: Slow,
     },
-    /// The hosts are split into two sides that do not hear each other.
+    /// The hosts are split into two sides that cannot communicate.
     Split {
-        /// One side; the others are the other.
+        /// The hosts of one side.
         side: Vec<usize>,
     },
-    /// Ends all partitions, slow links and faults of frames.
+    /// Ends all partitions, slow links, and faults of single frames.
     HealNetwork,
     /// The connections between two hosts break.
     Reset {
-        /// One end.
+        /// One of them.
         a: usize,
         /// The other.
         b: usize,
     },
-    /// What happens to single frames from now on.
+    /// Sets the faults of single frames.
     Mood(Mood),
-    /// The disk takes this many times as long.
+    /// Operations of the disk take this many times as long.
     SlowDisk {
-        /// Where.
+        /// The host.
         host: usize,
-        /// Factor; 1 ends it.
+        /// The factor; 1 ends the fault.
         factor: u64,
     },
     /// The disk accepts writes, but no sync ends. When the hang ends, a waiting sync ends, too.
     HangDisk {
-        /// Where.
+        /// The host.
         host: usize,
-        /// Whether it does.
+        /// Whether it hangs.
         hung: bool,
     },
-    /// The disk is full (or has room again).
+    /// The disk is full, or has space again.
     FullDisk {
-        /// Where.
+        /// The host.
         host: usize,
-        /// Whether it is.
+        /// Whether it is full.
         full: bool,
     },
     /// The next write fails.
     FailWrite {
-        /// Where.
+        /// The host.
         host: usize,
     },
     /// The next sync fails.
     FailSync {
-        /// Where.
+        /// The host.
         host: usize,
     },
-    /// Reads of the journal fail (or work again).
+    /// Reads of the journal fail, or succeed again.
     FailReads {
-        /// Where.
+        /// The host.
         host: usize,
-        /// Whether they do.
+        /// Whether they fail.
         failing: bool,
     },
-    /// Writes, syncs and reads work again.
+    /// Writes, syncs and reads succeed again.
     HealDisk {
-        /// Where.
+        /// The host.
         host: usize,
     },
-    /// Power cut, and a bit of what was synced flips while the node is down.
+    /// A power cut; a bit of synced data flips while the node is down.
     Rot {
-        /// Where.
+        /// The host.
         host: usize,
-        /// When the node starts again.
+        /// How long after the power cut the node restarts.
         back_after: u64,
     },
-    /// A bit of what was synced flips while the node runs. It ends, and starts again, once it has sent some more frames.
+    /// A bit of synced data flips while the node runs. The node ends, and restarts, after it has sent some more frames.
     RotLive {
-        /// Where.
+        /// The host.
         host: usize,
-        /// How many it still sends.
+        /// How many frames it still sends.
         frames: u64,
-        /// When it starts again.
+        /// How long after its end it restarts.
         back_after: u64,
     },
-    /// Somebody copies the data directory of a running node.
+    /// Somebody copies the data directory of the node.
     CopyDisk {
-        /// Where.
+        /// The host.
         host: usize,
     },
-    /// Power cut; while the node is down, files of its data directory, or all of it, are put back from the last copy.
+    /// A power cut; while the node is down, its data directory, or files of it, are put back from the last copy.
     PutBack {
-        /// Where.
+        /// The host.
         host: usize,
-        /// All of it.
+        /// Whether the whole directory is put back.
         whole: bool,
-        /// When the node starts again.
+        /// How long after the power cut the node restarts.
         back_after: u64,
     },
-    /// Power cut; while the node is down, files of its data directory are deleted, cut, or put back from an older copy.
+    /// A power cut; while the node is down, files of its data directory are deleted, truncated, or put back from an older copy.
     LoseFiles {
-        /// Where.
+        /// The host.
         host: usize,
-        /// When the node starts again.
+        /// How long after the power cut the node restarts.
         back_after: u64,
     },
-    /// The disk is replaced by an empty one while the node is down.
+    /// A power cut; the disk is replaced by an empty one while the node is down.
     Wipe {
-        /// Where.
+        /// The host.
         host: usize,
-        /// When the node starts again.
+        /// How long after the power cut the node restarts.
         back_after: u64,
     },
 }

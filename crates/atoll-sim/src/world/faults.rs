@@ -1,4 +1,4 @@
-//! Executes the requests of [`Fault`].
+//! Injects the faults of [`Fault`].
 
 use atoll_core::Tick;
 use atoll_core::testing::hit;
@@ -8,7 +8,7 @@ use super::network::Slow;
 use super::queue::Event;
 use super::{Assembly, World};
 
-/// The coverage mark of a kind of fault.
+/// Returns the mark that counts a kind of fault.
 fn kind(fault: &Fault) -> &'static str {
     match fault {
         Fault::Crash { death: Death::Kill, .. } => "sim.fault.kill",
@@ -41,7 +41,7 @@ fn kind(fault: &Fault) -> &'static str {
 
 impl<A: Assembly> World<A> {
     pub(super) fn inject(&mut self, fault: Fault) {
-        // The end of a fault is no fault.
+        // The end of a fault does not count as a fault.
         let ends = matches!(
             fault,
             Fault::HealNetwork
@@ -141,9 +141,9 @@ impl<A: Assembly> World<A> {
         }
     }
 
-    /// Causes a power cut before a disk loses something; returns the seed of what it loses. Damage to a batch of which nothing on
-    /// the disk says that it was synced looks like a torn write. The journal itself records the sync soon afterwards, so that time
-    /// is short; damage strikes outside of it. None if that is not possible now.
+    /// Causes a power cut before a disk loses something. Returns the seed of the loss, or None if damage is not possible now. Damage to a
+    /// batch that nothing on the disk records as synced would look like a torn write. The journal soon records each sync, so that window is
+    /// short, and damage never falls into it.
     fn crash_marked(&mut self, host: usize) -> Option<u64> {
         self.cluster.state().lost_at = Some(Tick(self.now));
         let h = &mut self.hosts[host];
@@ -153,7 +153,7 @@ impl<A: Assembly> World<A> {
         quiet.then_some(seed)
     }
 
-    /// A bit flips under a running node, in data that is known to be synced; its next start finds it, and reads may find it before.
+    /// Flips a bit under a running node, in data that is recorded as synced. The next start finds it, and reads may find it earlier.
     fn rot_live(&mut self, host: usize, frames: u64, back_after: u64) {
         let seed = self.rng.bits();
         let h = &mut self.hosts[host];
@@ -193,7 +193,7 @@ impl<A: Assembly> World<A> {
         self.boot_later(host, back_after);
     }
 
-    /// Syncs that are under way do not end, nor do later ones, until the disk works again.
+    /// While the disk hangs, no sync ends, not even one that is under way.
     fn hang(&mut self, host: usize, hung: bool) {
         let h = &mut self.hosts[host];
         h.disk_hung = hung;
@@ -207,7 +207,7 @@ impl<A: Assembly> World<A> {
         self.queue.push(self.now + after, Event::Boot { host, life });
     }
 
-    /// Marks the process dead first, so that nothing that is dropped with it can still act (contracts §4).
+    /// Ends a process. Marks it dead first, so that nothing that is dropped with it can still act (contracts §4).
     pub(super) fn crash(&mut self, host: usize, death: Death, back_after: Option<u64>) {
         let who = self.hosts[host].who();
         if let (Some(who), Some(process)) = (who, self.hosts[host].process.take()) {
@@ -236,7 +236,7 @@ impl<A: Assembly> World<A> {
         self.clients_if_due();
     }
 
-    /// Counts a frame against the host's fuse; true if the process has just died of it.
+    /// Counts a frame against the process's fuse. Returns true if that ended the process, or if no process runs.
     pub(super) fn fuse_burnt(&mut self, host: usize) -> bool {
         let Some(process) = &mut self.hosts[host].process else { return true };
         match &mut process.fuse {

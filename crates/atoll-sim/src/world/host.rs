@@ -14,7 +14,7 @@ use crate::world::disk::HostDisk;
 use crate::world::observer::Who;
 use crate::world::queue::Answer;
 
-/// An input of a process from outside. A stopped process gets it when it resumes.
+/// An input of a process. A paused process gets it when it resumes.
 #[derive(Debug)]
 pub(crate) enum Input {
     Frame { from: NodeId, class: Class, envelope: Envelope },
@@ -27,7 +27,7 @@ pub(crate) enum Input {
     Nudge,
 }
 
-/// Set when somebody outside of a turn gives work to a process.
+/// Set when a process is given work outside of its own turns.
 #[derive(Debug, Default)]
 pub(crate) struct Woken(AtomicBool);
 
@@ -47,16 +47,16 @@ impl Wake for Woken {
     }
 }
 
-/// A process that runs.
+/// A running process.
 pub(crate) struct Process {
     pub(crate) core: NodeCore,
     pub(crate) incarnation: Incarnation,
     pub(crate) storage: StorageId,
     pub(crate) clock: Clock,
     pub(crate) woken: Arc<Woken>,
-    /// Turns in a row that were cut short.
+    /// How many consecutive turns used their whole step budget.
     pub(crate) cut_turns: u32,
-    /// Dies once it has sent this many more frames; the second number is the time until it comes back.
+    /// If set, the process dies once it has sent this many more frames. The second number is the time until it restarts, in ns.
     pub(crate) fuse: Option<(u64, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Process {
     }
 }
 
-/// A machine: a process or none, and a disk.
+/// A machine: a disk, and a process if one runs.
 pub(crate) struct Host {
     pub(crate) index: usize,
     pub(crate) node: NodeId,
@@ -98,14 +98,14 @@ pub(crate) struct Host {
     pub(crate) closed: bool,
     pub(crate) disk_slower: u64,
     pub(crate) disk_hung: bool,
-    /// A sync has ended, but the disk does not report it while it hangs.
+    /// A sync ended while the disk hangs. It is reported when the hang ends.
     pub(crate) sync_waits: bool,
     pub(crate) wipes: u64,
-    /// The identity that the disk gets at its first use.
+    /// The identity that the disk gets when it is first used.
     pub(crate) first_storage: Option<u128>,
-    /// Its data directory was put back from an older copy.
+    /// The data directory was put back from an older copy.
     pub(crate) put_back: bool,
-    /// A bit of its journal has flipped since it started.
+    /// A bit of the journal has flipped since the node started.
     pub(crate) rotten: bool,
 }
 

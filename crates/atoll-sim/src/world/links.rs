@@ -1,4 +1,4 @@
-//! Connections between processes: what goes over them, and how they come and go.
+//! Connections between processes: how they are made and lost, and how frames travel on them.
 
 use atoll_core::{Exchange, Link, Outgoing};
 

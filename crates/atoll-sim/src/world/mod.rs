@@ -1,16 +1,16 @@
-//! A cluster in one thread on virtual time: everything that happens follows from one seed.
+//! Simulates a cluster in one thread on virtual time. Everything that happens follows from one seed.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `queue.rs` | what will happen, in order |
+//! | `queue.rs` | the planned events, in order |
 //! | `network.rs` | connections, latencies, partitions, faults of frames |
 //! | `host.rs`, `disk.rs`, `clock.rs` | a process, its journal on a simulated disk, its clock |
-//! | `clients.rs` | procedures outside of the nodes: load, operators, faults |
+//! | `clients.rs` | procedures outside of the nodes: load, operators, the source of faults |
 //! | `links.rs` | connections between processes |
-//! | `fault.rs`, `faults.rs` | what can go wrong, and doing it |
-//! | `put_back.rs` | data directories put back as a whole, and what peers say of them |
+//! | `fault.rs`, `faults.rs` | the faults, and how they are injected |
+//! | `put_back.rs` | data directories put back as a whole, and the peers that detect it |
 //! | `observer.rs` | what the oracles see |
-//! | `trace.rs` | the run as one number, or as text |
+//! | `trace.rs` | a hash of the run, and its text |
 //! | `weather.rs` | delays, clocks and sizes, apart from the faults |
 
 pub mod clients;
@@ -46,42 +46,42 @@ use trace::Trace;
 
 pub use weather::Weather;
 
-/// Events at one moment of virtual time before the run counts as spinning.
+/// How many events at one moment of virtual time make a run count as spinning.
 const EVENTS_PER_INSTANT: u64 = 200_000;
-/// Turns in a row that use their whole step budget before a node counts as spinning.
+/// How many consecutive turns that use their whole step budget make a node count as spinning.
 const CUT_TURNS: u32 = 20;
 /// Bytes of a checkpoint that one turn assembles: few, so that most checkpoints take many turns and the state changes meanwhile.
 const CHECKPOINT_STEP_BYTES: usize = 512;
-/// Mean time between two of them, if nothing else comes.
+/// Mean time between two turns that assemble a checkpoint, if nothing else causes a turn.
 const CHECKPOINT_STEP_NS: u64 = 200_000;
 
-/// How a node is put together: the roles, and what clients use.
+/// Assembles nodes: their roles, and the handles that clients use.
 pub trait Assembly: Send {
-    /// What a client on that node can reach.
+    /// What clients can reach on a node.
     type Handles: Clone + Send + 'static;
 
-    /// A core with its roles, about to recover; `seed` is all its randomness.
+    /// Returns a core with its roles, ready to recover. All its randomness comes from `seed`.
     fn assemble(&mut self, who: &Who, seed: u64) -> (NodeCore, Self::Handles);
 
-    /// Starts what runs on a recovered node.
+    /// Starts the procedures of a recovered node.
     fn start(&mut self, _core: &mut NodeCore, _who: &Who, _handles: &Self::Handles) {}
 
-    /// A message as text, for written traces.
+    /// Returns a message as text, for traces that are written out.
     fn describe(&self, frame: &Frame) -> String {
         format!("kind {} for {}, {} bytes", frame.kind, frame.target, frame.size_bytes())
     }
 }
 
-/// What a run did, for the totals.
+/// Counts of what happened in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Events handled.
     pub events: u64,
     /// Frames sent between nodes.
     pub frames: u64,
-    /// Faults done, those of single frames not counted.
+    /// Faults injected, without those of single frames.
     pub faults: u64,
-    /// Faults done to single frames.
+    /// Faults of single frames.
     pub frame_faults: u64,
     /// Turns of nodes.
     pub turns: u64,
@@ -102,18 +102,18 @@ pub struct World<A: Assembly> {
     cluster: Cluster<A::Handles>,
     assembly: A,
     observers: Vec<Box<dyn Observer>>,
-    /// What was found wrong.
+    /// The violations found.
     pub verdict: Violations,
     trace: Trace,
     totals: Totals,
     instant: (u64, u64),
     memory: put_back::Memory,
-    /// Empty between two turns; kept for its room.
+    /// Empty between two turns. Kept to reuse its allocation.
     frames: Vec<Outgoing>,
 }
 
 impl<A: Assembly> World<A> {
-    /// Machines without processes; node ids are 1 to `hosts`. All chance comes from `seed`.
+    /// Creates a world of machines without processes, with node ids 1 to `hosts`. All randomness comes from `seed`.
     pub fn new(
         seed: u64,
         hosts: usize,
@@ -121,7 +121,7 @@ impl<A: Assembly> World<A> {
         assembly: A,
         out: Option<Box<dyn Write + Send>>,
     ) -> Self {
-        // What an earlier run on this thread has left.
+        // Discards what an earlier run on this thread left behind.
         atoll_core::testing::watch_local(true);
         let mut rng = Rng::new(seed ^ 0x0005_eed0_fa11_ab1e);
         let mut net = Network::new(hosts, weather.latency_ns, rng.fork());
@@ -175,40 +175,40 @@ impl<A: Assembly> World<A> {
         self.observers.push(observer);
     }
 
-    /// The executor of the clients.
+    /// Returns the executor of the clients.
     pub fn clients(&self) -> Env {
         self.clients.env()
     }
 
-    /// The cluster as clients see it.
+    /// Returns the cluster as clients see it.
     pub fn cluster(&self) -> Cluster<A::Handles> {
         self.cluster.clone()
     }
 
-    /// Virtual time in ns.
+    /// Returns the virtual time in ns.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// The trace so far: hash and number of events.
+    /// Returns the hash of the trace so far and the number of its events.
     pub fn trace_hash(&self) -> (u64, u64) {
         self.trace.hash()
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn totals(&self) -> Totals {
         let syncs = self.hosts.iter().map(|h| h.disk.syncs()).sum();
         Totals { frames: self.net.frames, frame_faults: self.net.faults, syncs, ..self.totals }
     }
 
-    /// Gives the disks the identities that they get at their first use.
+    /// Sets the identities that the disks get when they are first used.
     pub fn name_disks(&mut self, storages: &[u128]) {
         for (host, storage) in self.hosts.iter_mut().zip(storages) {
             host.first_storage = Some(*storage);
         }
     }
 
-    /// What every node is busy with, for the report of a run that makes no progress.
+    /// Describes what every node is doing, for the report of a run that makes no progress.
     pub fn stuck(&self) -> String {
         let of = |h: &Host| match &h.process {
             Some(p) => {
@@ -231,7 +231,7 @@ impl<A: Assembly> World<A> {
         }
     }
 
-    /// Lets time pass until `until`, a violation, or `done`. True if `done` said so.
+    /// Runs until the time `until`, a violation, or `done`. Returns true only if `done` returned true.
     pub fn run(&mut self, until: u64, done: &mut dyn FnMut() -> bool) -> bool {
         self.clients_turn();
         loop {
@@ -304,7 +304,7 @@ impl<A: Assembly> World<A> {
         }
     }
 
-    /// Work for a process, if it is still in this life.
+    /// Delivers an input to a process if it is still in the same life.
     fn input_of(&mut self, host: usize, life: u64, input: Input) {
         if self.hosts[host].life == life {
             self.input(host, input);
@@ -357,7 +357,7 @@ impl<A: Assembly> World<A> {
         for outgoing in frames.drain(..) {
             if self.fuse_burnt(host) {
                 if matches!(outgoing.envelope.exchange, Exchange::Reply(_)) {
-                    // The data is synced, but nobody is notified.
+                    // The data is synced, but no reply is sent.
                     atoll_core::testing::hit("sim.crash.between_sync_and_reply");
                 }
                 return;
@@ -369,11 +369,11 @@ impl<A: Assembly> World<A> {
         self.clients_if_due();
     }
 
-    /// Shows the oracles what a node has sent to itself.
+    /// Shows the oracles the messages that a node sent to itself.
     fn show_local(&mut self, host: usize) {
         let shown = atoll_core::testing::take_local();
         let Some(who) = self.hosts[host].who() else { return };
-        // A node whose directory was put back sends nothing to others: it is stopped at the first connection.
+        // A node whose directory was put back sends nothing to other nodes: it ends when it first connects.
         if self.hosts[host].put_back {
             return;
         }
@@ -479,12 +479,12 @@ impl<A: Assembly> World<A> {
         match h.disk.write(batch) {
             Ok(()) => {
                 let took = self.rng.tail(self.weather.sync_ns) * self.hosts[host].disk_slower;
-                // One sync in five hundred meets a busy device.
+                // One sync in five hundred finds a busy device.
                 let busy = if self.rng.below(500) == 0 { self.rng.below(50_000_000) } else { 0 };
                 self.queue.push(self.now + took + busy, Event::Synced { host, life });
             }
             Err(WriteError::NoSpace) => {
-                // The batch stays where it is until there is room, as a host keeps it.
+                // The host keeps the batch and retries it until there is space, as a real host does.
                 let again = self.now + self.rng.range(5_000_000, 20_000_000);
                 self.queue.push(again, Event::Written { host, life });
                 self.upkeep_soon(host);
@@ -536,7 +536,7 @@ impl<A: Assembly> World<A> {
         self.input(host, Input::Durable(Err(why)));
     }
 
-    /// Only a disk that fails may close a journal.
+    /// Closes a journal. That is a violation unless its disk failed.
     fn journal_closed(&mut self, host: usize, why: &str) {
         self.trace.event(self.now, host as u64, 10, 0);
         self.trace.line(self.now, format_args!("host {host}: journal closed: {why}"));
@@ -547,7 +547,7 @@ impl<A: Assembly> World<A> {
         self.publish(host);
     }
 
-    /// Shows clients how a host is.
+    /// Updates what clients see of a host.
     fn publish(&self, host: usize) {
         let h = &self.hosts[host];
         let mut state = self.cluster.state();
@@ -626,7 +626,7 @@ impl<A: Assembly> World<A> {
         let h = &mut self.hosts[host];
         match why {
             OpenError::Again => {
-                // A supervisor starts it again.
+                // A supervisor restarts it.
                 let (at, life) = (self.now + self.rng.range(50_000_000, 300_000_000), h.life);
                 h.disk.kill_process();
                 self.queue.push(at, Event::Boot { host, life });
@@ -655,7 +655,7 @@ impl<A: Assembly> World<A> {
         let h = &mut self.hosts[host];
         if !h.upkeep_planned {
             h.upkeep_planned = true;
-            // Asking for space needs no write, and must not wait for long because a disk was slow once.
+            // A request for space needs no write, so a slow disk must not delay it.
             let (pause, slower) =
                 if h.disk.is_short() { (100_000_000, 1) } else { (2_000_000, h.disk_slower) };
             let at = self.now + self.rng.tail(pause) * slower;
@@ -683,7 +683,7 @@ impl<A: Assembly> World<A> {
             self.trace.line(self.now, format_args!("host {host}: journal wants {input:?}"));
             self.input(host, input);
         }
-        // Nobody reports that space came back: the journal has to be asked.
+        // The disk does not report when space becomes available, so the journal is polled.
         if self.hosts[host].disk.is_short() {
             self.upkeep_soon(host);
         }

@@ -1,8 +1,8 @@
-//! The simulated network: for each ordered pair of nodes and each class one connection, first in, first out, dialed by the
-//! side that sends requests and posts; replies travel back on it, as in `atoll-net`.
+//! The simulated network. Each ordered pair of nodes has one FIFO connection per class. The side that sends requests and posts dials it,
+//! and replies travel back on it, as in `atoll-net`.
 //!
-//! A connection breaks when a process dies or by a fault. What is in flight then arrives up to a random cut, even from a
-//! dead process; the rest is lost. Loss, duplicates and reordering of single frames are faults on top of that.
+//! A connection breaks when a process dies or by a fault. Frames in flight still arrive up to a random moment, even from a dead process;
+//! later ones are lost. Loss, duplicates and reordering of single frames are additional faults.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,16 +12,16 @@ use bytes::Bytes;
 use crate::rng::Rng;
 use crate::world::queue::{Event, Queue};
 
-/// What the network does to frames at the moment.
+/// The faults of single frames at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Mood {
-    /// Frames lost, of a thousand.
+    /// Frames that are lost, per thousand.
     pub lost_permille: u32,
-    /// Frames that arrive twice, of a thousand.
+    /// Frames that arrive twice, per thousand.
     pub doubled_permille: u32,
-    /// Frames that overtake, of a thousand.
+    /// Frames that arrive late, so that later frames may overtake them, per thousand.
     pub swapped_permille: u32,
-    /// Latencies are multiplied by this.
+    /// Factor for all latencies.
     pub slower: u64,
 }
 
@@ -30,25 +30,25 @@ impl Mood {
     pub const CALM: Mood = Mood { lost_permille: 0, doubled_permille: 0, swapped_permille: 0, slower: 1 };
 }
 
-/// What is wrong with what one host sends to another, for as long as it is: slow, but whole and in order.
+/// A slow link from one host to another: frames take longer, but all arrive, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slow {
-    /// Each frame takes so much longer.
+    /// Mean extra latency of each frame, in ns.
     pub by_ns: u64,
-    /// Give or take so much.
+    /// Largest deviation from that mean, in ns.
     pub jitter_ns: u64,
-    /// Frames whose packet is lost, of a thousand: the kernel sends it again after `RESENT_AFTER_NS`, then after twice that, and so on.
-    /// What comes after it in the same connection waits for it.
+    /// Frames whose packet is lost, per thousand. The kernel resends it after `RESENT_AFTER_NS`, then after twice that time, and so on.
+    /// Later frames of the same connection wait for it.
     pub resent_permille: u32,
 }
 
-/// The least time after which kernels send a packet again.
+/// The shortest time after which a kernel resends a packet.
 const RESENT_AFTER_NS: u64 = 200_000_000;
-/// That time doubles no more often than this.
+/// How often that time doubles at most.
 const MOST_DOUBLINGS: u32 = 6;
 
 impl Slow {
-    /// How much longer a frame takes.
+    /// Draws the extra latency of one frame, in ns.
     fn draw(self, rng: &mut Rng) -> u64 {
         if self == Slow::default() {
             return 0;
@@ -68,69 +68,69 @@ impl Slow {
 struct Direction {
     last_at: u64,
     bytes: usize,
-    /// Frames that wait for a partition to end.
+    /// Frames that wait for the end of a partition.
     stalled: VecDeque<Bytes>,
 }
 
-/// One connection in one of its lives.
+/// A connection, from dialing until both sides have lost it.
 #[derive(Debug)]
 pub struct Conn {
-    /// Host that dialed.
+    /// The host that dialed.
     pub dialer: usize,
-    /// Host that was dialed.
+    /// The host that was dialed.
     pub peer: usize,
-    /// Which of the two.
+    /// The class of its frames.
     pub class: Class,
-    /// Life of the dialer at the time.
+    /// The life of the dialer when it dialed.
     pub dialer_life: u64,
-    /// Life of the peer at the time.
+    /// The life of the peer at that time.
     pub peer_life: u64,
-    /// The mark of this connection in request numbers at the peer.
+    /// The tag of this connection in the request numbers that the peer sees.
     pub tag: u16,
-    /// Nothing arrives after this.
+    /// Frames after this time do not arrive.
     pub cut_at: u64,
     full: bool,
     to_peer: Direction,
     to_dialer: Direction,
 }
 
-/// What became of a frame that was sent.
+/// The result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// Under way, or lost on the way.
+    /// In flight, or lost by a fault.
     Taken,
-    /// Taken, and the queue is full now.
+    /// Taken, and the queue is now full.
     Filled,
-    /// There is no connection.
+    /// The connection does not exist.
     NoConnection,
 }
 
-/// All connections.
+/// All connections of the world.
 #[derive(Debug)]
 pub struct Network {
     hosts: usize,
-    /// By id; None: forgotten.
+    /// By id. None for a connection that was removed.
     conns: Vec<Option<Conn>>,
     current: Vec<Option<u64>>,
     tags: Vec<BTreeMap<u16, u64>>,
     blocked: Vec<bool>,
-    /// The same for connections that carry data.
+    /// The same for data connections only.
     data_blocked: Vec<bool>,
     base_ns: Vec<u64>,
     slow: Vec<Slow>,
     rng: Rng,
-    /// Faults of single frames.
+    /// The current faults of single frames.
     pub mood: Mood,
-    /// Bytes that one direction of a connection holds.
+    /// Bytes in flight in one direction above which a connection counts as full.
     pub queue_bytes: usize,
     /// Frames sent so far.
     pub frames: u64,
-    /// Faults done to single frames and connections so far.
+    /// Faults of single frames so far.
     pub faults: u64,
 }
 
 impl Network {
-    /// A network without connections. Latencies between pairs lie around `latency_ns`.
+    /// Creates a network without connections. The latencies of the pairs are around `latency_ns`.
     pub fn new(hosts: usize, latency_ns: u64, mut rng: Rng) -> Self {
         let base_ns = (0..hosts * hosts).map(|_| latency_ns / 2 + rng.below(latency_ns.max(1))).collect();
         Network {
@@ -150,18 +150,18 @@ impl Network {
         }
     }
 
-    /// The place of a connection between two hosts.
+    /// Returns the slot of the connection that `dialer` makes to `peer`.
     pub fn slot(&self, dialer: usize, peer: usize, class: Class) -> usize {
         (dialer * self.hosts + peer) * 2 + usize::from(class == Class::Data)
     }
 
-    /// Dialer, peer and class of a slot.
+    /// Returns dialer, peer and class of a slot.
     pub fn of_slot(&self, slot: usize) -> (usize, usize, Class) {
         let class = if slot % 2 == 1 { Class::Data } else { Class::Control };
         (slot / 2 / self.hosts, slot / 2 % self.hosts, class)
     }
 
-    /// A connection that is not forgotten yet.
+    /// Returns a connection that was not removed yet.
     pub fn conn(&self, id: u64) -> Option<&Conn> {
         self.conns.get(id as usize)?.as_ref()
     }
@@ -170,13 +170,13 @@ impl Network {
         self.conns.get_mut(id as usize)?.as_mut()
     }
 
-    /// Whether a connection's frames from one host to another are held up.
+    /// Returns whether frames of this class from one host to another are held up.
     pub fn holds_up(&self, from: usize, to: usize, class: Class) -> bool {
         let at = from * self.hosts + to;
         self.blocked[at] || (class == Class::Data && self.data_blocked[at])
     }
 
-    /// The connection in a slot, as its dialer sees it.
+    /// Returns the connection in a slot, as its dialer sees it.
     pub fn current(&self, slot: usize) -> Option<u64> {
         self.current[slot]
     }
@@ -187,7 +187,7 @@ impl Network {
         (self.rng.tail(self.base_ns[at]) + bytes as u64) * self.mood.slower + late
     }
 
-    /// A new connection in a slot.
+    /// Makes a new connection in a slot and returns its id.
     pub fn connect(&mut self, slot: usize, dialer_life: u64, peer_life: u64) -> u64 {
         let (dialer, peer, class) = self.of_slot(slot);
         let id = self.conns.len() as u64;
@@ -209,12 +209,12 @@ impl Network {
         id
     }
 
-    /// The connection by which a request with this mark came to a host.
+    /// Returns the connection on which a request with this tag came to a host.
     pub fn by_tag(&self, peer: usize, tag: u16) -> Option<u64> {
         self.tags[peer].get(&tag).copied()
     }
 
-    /// Sends from the side that dialed or to it.
+    /// Sends a frame to the side that was dialed (`to_peer`) or from it.
     pub fn send(&mut self, now: u64, id: u64, to_peer: bool, bytes: Bytes, queue: &mut Queue) -> Sent {
         let Some(conn) = self.conn(id) else { return Sent::NoConnection };
         let (from, to) = if to_peer { (conn.dialer, conn.peer) } else { (conn.peer, conn.dialer) };
@@ -244,7 +244,7 @@ impl Network {
         if blocked || !side.stalled.is_empty() {
             side.stalled.push_back(bytes);
         } else if swapped {
-            // Later frames may overtake it.
+            // Later frames may overtake this one.
             queue.push(now + latency + extra, Event::Arrive { conn: id, to_peer, bytes, copy: false });
         } else {
             let at = (now + latency).max(side.last_at);
@@ -258,7 +258,7 @@ impl Network {
         Sent::Taken
     }
 
-    /// A frame has arrived: true if it is to be delivered. The second flag says that a full queue has room again.
+    /// Handles the arrival of a frame. The first flag says whether to deliver it, the second whether a full queue has room again.
     pub fn arrived(&mut self, now: u64, id: u64, to_peer: bool, bytes: &Bytes, copy: bool) -> (bool, bool) {
         let limit = self.queue_bytes;
         let Some(conn) = self.conn(id) else { return (false, false) };
@@ -287,7 +287,7 @@ impl Network {
         (true, room)
     }
 
-    /// Breaks a connection: what arrives within a random time still arrives, and then the dialer notices.
+    /// Breaks a connection. Frames that arrive within a random time are still delivered; then the dialer notices.
     pub fn cut(&mut self, now: u64, id: u64, queue: &mut Queue) {
         let within = self.rng.below(2_000_000);
         let notice = self.rng.below(3_000_000);
@@ -299,8 +299,8 @@ impl Network {
         queue.push(conn.cut_at + 1 + notice, Event::Down { conn: id });
     }
 
-    /// A process has died. Its operating system still delivers the frames that the process had sent: most of them at once, and
-    /// those that a partition holds up when the partition ends, if it ends soon.
+    /// Breaks the connections of a process that died. The operating system still delivers what the process had sent: usually at once, or,
+    /// for frames that a partition holds up, when the partition ends, if it ends soon.
     pub fn sender_died(&mut self, now: u64, host: usize, queue: &mut Queue) {
         for id in self.ids(host, None) {
             let late = self.rng.below(4) == 0;
@@ -317,7 +317,7 @@ impl Network {
         }
     }
 
-    /// Breaks all connections of a host, or those between two.
+    /// Breaks all connections of a host, or only those with one other host.
     pub fn cut_all(&mut self, now: u64, host: usize, with: Option<usize>, queue: &mut Queue) {
         let ids: Vec<u64> = self.ids(host, with);
         for id in ids {
@@ -333,7 +333,7 @@ impl Network {
         (0..self.conns.len() as u64).filter(|id| self.conn(*id).is_some_and(fits)).collect()
     }
 
-    /// Forgets a broken connection; returns its slot if its dialer had not another one already.
+    /// Removes a broken connection and returns it with its slot. Returns None if it was removed before.
     pub fn down(&mut self, id: u64) -> Option<(usize, Conn)> {
         let conn = self.conns.get_mut(id as usize)?.take()?;
         if self.tags[conn.peer].get(&conn.tag) == Some(&id) {
@@ -346,7 +346,7 @@ impl Network {
         Some((slot, conn))
     }
 
-    /// The dialer has died: it has no connections any more, whatever is still in flight.
+    /// Removes all connections of a dialer that died from their slots, even if frames are still in flight.
     pub fn forget_dialer(&mut self, host: usize) {
         for peer in 0..self.hosts {
             for class in [Class::Control, Class::Data] {
@@ -356,12 +356,12 @@ impl Network {
         }
     }
 
-    /// From now on what one host sends to another is as slow as this.
+    /// Sets how slow frames from one host to another are from now on.
     pub fn slow_down(&mut self, from: usize, to: usize, slow: Slow) {
         self.slow[from * self.hosts + to] = slow;
     }
 
-    /// Holds up, or releases, what one host sends to another. Connections that stay held up break after a while.
+    /// Holds up all frames from one host to another, or releases them. Connections that stay held up break after a while.
     pub fn block(&mut self, now: u64, from: usize, to: usize, blocked: bool, queue: &mut Queue) {
         let at = from * self.hosts + to;
         if self.blocked[at] == blocked {
@@ -371,7 +371,7 @@ impl Network {
         self.hold_up(now, from, to, blocked, None, queue);
     }
 
-    /// The same for what carries data; heartbeats arrive.
+    /// Does the same for data connections only, so heartbeats still arrive.
     pub fn block_data(&mut self, now: u64, from: usize, to: usize, blocked: bool, queue: &mut Queue) {
         let at = from * self.hosts + to;
         if self.data_blocked[at] == blocked {
@@ -420,7 +420,7 @@ impl Network {
         }
     }
 
-    /// A stopped host answers nothing, so its connections may break.
+    /// Lets the connections of a paused host break after a while, because it answers nothing.
     pub fn watch_silence(&mut self, now: u64, host: usize, queue: &mut Queue) {
         for id in self.ids(host, None) {
             let patience = self.rng.range(200_000_000, 6_000_000_000);
@@ -428,7 +428,7 @@ impl Network {
         }
     }
 
-    /// Ends all partitions, slow links and faults of single frames.
+    /// Ends all partitions, slow links, and faults of single frames.
     pub fn heal(&mut self, now: u64, queue: &mut Queue) {
         self.mood = Mood::CALM;
         self.slow.fill(Slow::default());

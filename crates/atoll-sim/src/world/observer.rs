@@ -1,4 +1,4 @@
-//! What the oracles may see: frames on the wire, batches on the disk, births and deaths. They see nothing inside a node.
+//! What oracles see: frames on the wire, batches on the disks, starts and deaths of nodes. They see nothing inside a node.
 
 use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, RoleKind, StorageId};
 use bytes::Bytes;
@@ -6,30 +6,30 @@ use bytes::Bytes;
 /// One life of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who {
-    /// Place among the hosts, from 0.
+    /// Index of the host, from 0.
     pub host: usize,
-    /// Its id.
+    /// Its node id.
     pub node: NodeId,
-    /// Counts its lives, from 1.
+    /// Number of this life, from 1.
     pub life: u64,
     /// Drawn for this life.
     pub incarnation: Incarnation,
-    /// Its data directory.
+    /// The identity of its data directory.
     pub storage: StorageId,
 }
 
-/// A frame on its way. In replies the request's number is the asker's.
+/// A frame that has been sent. The request number of a reply is the one that the asker assigned.
 #[derive(Clone, Copy, Debug)]
 pub struct OnWire<'a> {
     /// Virtual time in ns.
     pub at: u64,
-    /// Sender.
+    /// The sender.
     pub from: &'a Who,
-    /// Receiver.
+    /// The receiver.
     pub to: NodeId,
-    /// Of a reply: the life of the receiver that asked.
+    /// In a reply, the life of the receiver that sent the request.
     pub to_life: Option<u64>,
-    /// Connection.
+    /// The class of the connection.
     pub class: Class,
     /// The message.
     pub envelope: &'a Envelope,
@@ -42,38 +42,38 @@ impl OnWire<'_> {
     }
 }
 
-/// Where observers report violations.
+/// Collects the violations that oracles report.
 #[derive(Debug, Default)]
 pub struct Violations {
-    /// Violations in the order found; the run ends at the first.
+    /// Violations in the order found. The run ends at the first one.
     pub failures: Vec<String>,
 }
 
 impl Violations {
-    /// Reports a violation, starting with the name of the invariant.
+    /// Reports a violation. The text starts with the name of the invariant.
     pub fn fail(&mut self, what: impl Into<String>) {
         self.failures.push(what.into());
     }
 }
 
-/// What recovery found on a disk. Some of it may never have been synced as far as the node knew.
+/// What recovery found on a disk. It may include records of which the node never learned that they were synced.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// The checkpoint's parts. They may show facts that were only staged when it was written.
+    /// The parts of the checkpoint. They may contain facts that were only staged when it was written.
     pub checkpoint: Vec<(RoleKind, Bytes)>,
-    /// Records, in order.
+    /// The journal records, in order.
     pub records: Vec<(Lsn, Record)>,
 }
 
-/// Watches the world from outside of the nodes.
+/// Observes the world from outside of the nodes.
 pub trait Observer: Send {
-    /// A frame leaves a node (also those that a node sends to itself).
+    /// A frame leaves a node. This includes frames that a node sends to itself.
     fn sent(&mut self, _frame: OnWire<'_>, _verdict: &mut Violations) {}
 
-    /// Records are durable.
+    /// Journal records became durable.
     fn synced(&mut self, _at: u64, _who: &Who, _records: &[(Lsn, Record)], _verdict: &mut Violations) {}
 
-    /// A node has started, with this in its journal.
+    /// A node has started and recovered this from its journal.
     fn booted(&mut self, _at: u64, _who: &Who, _found: &Found, _verdict: &mut Violations) {}
 
     /// A node has died.

@@ -1,6 +1,6 @@
-//! Data directories that are put back as a whole from an older copy. Each copy is consistent in itself; only peers that kept
-//! running know better, and they say so when the node connects. The simulated network has no handshake, so this file performs it
-//! with the product's own witness. A process remembers only what was delivered to it.
+//! Data directories that are put back as a whole from an older copy. Such a copy is consistent, so only peers that kept running can detect
+//! it, and they refuse the node when it connects. The simulated network has no handshake, so this file performs it with the product's own
+//! witness. A process can detect only what contradicts the heartbeats delivered to it in its current life.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,32 @@ use atoll_node::members::detector::Heartbeat;
 use super::fault::Death;
 use super::{Assembly, World};
 
-/// What one process has heard about the journal of another.
+/// How far one process has heard that the journal of another is durable.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
-    /// The life of the process that heard it.
+    /// The life of the process that received the heartbeat.
     life: u64,
     storage: StorageId,
     durable: Lsn,
 }
 
-/// What all of them have heard. Empty until the first copy is taken: other runs need none of it.
+/// What all processes have heard. Stays empty until the first copy is taken, because other runs do not need it.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     is_kept: bool,
-    /// By hearer and speaker.
+    /// Keyed by receiver and sender.
     heard: BTreeMap<(usize, usize), Heard>,
 }
 
 impl Memory {
-    /// From now on.
+    /// Starts recording heartbeats.
     pub(super) fn keep(&mut self) {
         self.is_kept = true;
     }
 }
 
 impl<A: Assembly> World<A> {
-    /// A frame is delivered to a process.
+    /// Records a heartbeat that is delivered to a process.
     pub(super) fn remember(&mut self, host: usize, from: NodeId, envelope: &Envelope) {
         let h = &self.hosts[host];
         if !self.memory.is_kept || h.paused || envelope.frame.kind != Heartbeat::KIND {
@@ -94,7 +94,7 @@ impl<A: Assembly> World<A> {
                 ));
                 false
             }
-            // Nobody can detect this: the operator who did it has to know what it means (operate.md).
+            // Nobody can detect this. The operator who put the directory back has to know the consequences (operate.md).
             (None, _) if is_put_back => {
                 hit("sim.put_back.unseen");
                 self.stop_for_good(speaker, "put back, and nobody saw it".to_owned());
@@ -104,7 +104,7 @@ impl<A: Assembly> World<A> {
         }
     }
 
-    /// A process ends, and its data directory must not be used again.
+    /// Ends a process whose data directory must not be used again.
     fn stop_for_good(&mut self, host: usize, why: String) {
         self.crash(host, Death::Kill, None);
         self.trace.line(self.now, format_args!("host {host} ends: {why}"));

@@ -1,4 +1,4 @@
-//! Future events, in order of time; events at the same moment are in the order in which they were planned.
+//! Future events, ordered by time. Events at the same moment keep the order in which they were planned.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,81 +11,81 @@ use bytes::Bytes;
 pub enum Event {
     /// A host takes a turn.
     Turn {
-        /// Which.
+        /// The host.
         host: usize,
     },
     /// The clients take a turn.
     Clients,
     /// A frame arrives.
     Arrive {
-        /// On which connection.
+        /// The connection.
         conn: u64,
-        /// Towards the side that was dialed.
+        /// True if it goes to the side that was dialed.
         to_peer: bool,
-        /// The envelope.
+        /// The encoded envelope.
         bytes: Bytes,
-        /// A second copy: not part of what the connection counts.
+        /// Whether it is a second copy, which does not count toward the bytes in flight.
         copy: bool,
     },
     /// A host tries to connect.
     Dial {
-        /// Which connection, see `Network::slot`.
+        /// The slot of the connection, see `Network::slot`.
         slot: usize,
-        /// The life of the dialer that tries.
+        /// The life of the dialer that planned this attempt.
         life: u64,
     },
-    /// A broken connection is noticed by the side that dialed it.
+    /// The side that dialed a connection notices that it broke.
     Down {
-        /// Which.
+        /// The connection.
         conn: u64,
     },
-    /// Whether the other side of a connection has been silent for too long.
+    /// A connection breaks if its frames are held up, or one of its sides is paused, by now.
     Silent {
-        /// Which.
+        /// The connection.
         conn: u64,
     },
-    /// The journal's thread has written a batch.
+    /// The journal's thread writes a batch.
     Written {
-        /// Where.
+        /// The host.
         host: usize,
-        /// In which life.
+        /// Its life; in a later one the event has no effect.
         life: u64,
     },
-    /// The journal's thread has synced it.
+    /// The journal's thread syncs the batch that it wrote.
     Synced {
-        /// Where.
+        /// The host.
         host: usize,
-        /// In which life.
+        /// Its life; in a later one the event has no effect.
         life: u64,
     },
-    /// Records were read.
+    /// A read of stored records ends.
     Fetched {
-        /// Where.
+        /// The host.
         host: usize,
-        /// In which life.
+        /// Its life; in a later one the event has no effect.
         life: u64,
-        /// What was read.
+        /// The result.
         answer: Box<Answer>,
     },
-    /// The journal takes care of its space.
+    /// The journal prepares segments and asks for checkpoints and compaction.
     Upkeep {
-        /// Where.
+        /// The host.
         host: usize,
-        /// In which life.
+        /// Its life; in a later one the event has no effect.
         life: u64,
     },
     /// A dead host starts.
     Boot {
-        /// Which.
+        /// The host.
         host: usize,
-        /// Its last life, to start it once only.
+        /// Its last life, so that it is started only once.
         life: u64,
     },
-    /// A stopped host goes on.
+    /// A paused process continues.
     Resume {
-        /// Which.
+        /// The host.
         host: usize,
-        /// In which life.
+        /// Its life; in a later one the event has no effect.
         life: u64,
     },
 }
@@ -93,19 +93,18 @@ pub enum Event {
 /// The answer to a read of stored records.
 #[derive(Debug)]
 pub struct Answer {
-    /// Who asked.
+    /// The role that asked.
     pub role: RoleKind,
-    /// Its tag.
+    /// The tag of its request.
     pub tag: u64,
     /// The records.
     pub got: Result<Vec<Stored>, FetchError>,
 }
 
-/// When an event happens, its number in the order of planning, and its slot. Ordered by these, the earliest first.
+/// The time of an event, its number in the order of planning, and its index in `events`. The earliest comes first.
 type Planned = Reverse<(u64, u64, usize)>;
 
-/// The plan. Events stay in place while their turn comes nearer: moving them within the heap would cost more than everything else
-/// here.
+/// The planned events. The heap orders only small keys, because moving whole events would cost more than everything else here.
 #[derive(Debug, Default)]
 pub struct Queue {
     heap: BinaryHeap<Planned>,
@@ -131,12 +130,12 @@ impl Queue {
         self.next += 1;
     }
 
-    /// When the next event is.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// The next event.
+    /// Removes and returns the next event, with its time.
     pub fn pop(&mut self) -> Option<(u64, Event)> {
         let Reverse((at, _, place)) = self.heap.pop()?;
         self.free.push(place);

@@ -1,9 +1,9 @@
-//! The events of a run, as one number: equal runs have equal traces, in two processes, in debug and in release.
+//! Hashes the events of a run. The same run has the same hash in every process, in debug and in release builds.
 
 use std::fmt;
 use std::io::Write;
 
-/// Gathers events into a 64-bit hash, and writes them out as text if requested.
+/// Adds events to a 64-bit hash, and writes them out as text if requested.
 pub struct Trace {
     hash: u64,
     events: u64,
@@ -17,7 +17,7 @@ impl fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// An empty trace; `out` gets a line per event.
+    /// Creates an empty trace. If there is an `out`, each line of text goes there.
     pub fn new(out: Option<Box<dyn Write + Send>>) -> Self {
         Trace { hash: 0xcbf2_9ce4_8422_2325, events: 0, out }
     }
@@ -26,7 +26,7 @@ impl Trace {
         self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
-    /// An event: when, who, what, and a detail.
+    /// Adds an event: when, who, what, and a detail.
     pub fn event(&mut self, at: u64, who: u64, what: u64, detail: u64) {
         self.events += 1;
         self.mix(at);
@@ -34,7 +34,7 @@ impl Trace {
         self.mix(detail);
     }
 
-    /// Bytes that belong to the last event.
+    /// Adds bytes that belong to the last event.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let mut words = bytes.chunks_exact(8);
         for w in &mut words {
@@ -47,12 +47,12 @@ impl Trace {
         self.mix(last);
     }
 
-    /// Whether somebody reads along.
+    /// Returns whether the trace is also written out as text.
     pub fn is_written(&self) -> bool {
         self.out.is_some()
     }
 
-    /// A line for the reader.
+    /// Writes a line of text, if somebody requested it.
     pub fn line(&mut self, at: u64, line: fmt::Arguments<'_>) {
         if let Some(out) = &mut self.out {
             // A trace that cannot be written must not change the run.
@@ -60,12 +60,12 @@ impl Trace {
         }
     }
 
-    /// The hash so far, and how many events it covers.
+    /// Returns the hash so far, and the number of events that it covers.
     pub fn hash(&self) -> (u64, u64) {
         (self.hash, self.events)
     }
 
-    /// Writes out what is buffered.
+    /// Flushes the text output.
     pub fn flush(&mut self) {
         if let Some(out) = &mut self.out {
             let _ = out.flush();

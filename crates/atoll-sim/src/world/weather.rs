@@ -1,6 +1,6 @@
 //! Delays, clock skew and sizes of a simulated cluster, before any fault.
 
-/// The properties of the world apart from the faults.
+/// Everything about the environment that is not a fault: delays, clock skew and sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Mean one-way latency.
@@ -11,7 +11,7 @@ pub struct Weather {
     pub sync_ns: u64,
     /// Largest deviation of a node's clock, in thousandths.
     pub skew_permille: u64,
-    /// Bytes in one direction of a connection before it counts as full.
+    /// Bytes in flight in one direction of a connection above which the connection counts as full.
     pub queue_bytes: usize,
     /// Size of the journal's segments.
     pub segment_bytes: u64,

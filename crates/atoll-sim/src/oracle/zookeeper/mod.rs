@@ -1,10 +1,10 @@
-//! ZooKeeper as its clients see it, compared with the oracle's own tree, which replays the commands in log order.
+//! Checks ZooKeeper as its clients see it. The oracle replays the commands in log order on its own tree and compares.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `mod.rs` | writes: once, in one order that agrees with real time; reads: each of one state, never an older one |
-//! | `model/` | the tree, its quotas and the sessions, written again |
-//! | `watches.rs` | what a client must be told by its watches |
+//! | `mod.rs` | each write is applied once, in an order that agrees with real time; each read shows one state, never an older one |
+//! | `model/` | a second implementation of the tree, its quotas and the sessions |
+//! | `watches.rs` | which events a client must get from its watches |
 //! | `sessions.rs` | which sessions may be expired, and when |
 
 pub mod model;
@@ -27,26 +27,26 @@ use model::{Holder, Model, Told};
 use sessions::Contacts;
 use watches::{Kind, Watches};
 
-/// A command's place in the order of all: log position, index.
+/// The place of a command in the order of all commands: log position, index within the entry.
 pub type Place = (u64, u32);
-/// A connection's number in the run, rising.
+/// A connection's number. Numbers rise during a run.
 pub type ConnId = u64;
 /// A client's number.
 pub type ClientId = usize;
 
-/// A write as its client sent it: session, operation, body. No session sends the same twice.
+/// A write as its client sent it: session, operation, body. No session sends the same write twice.
 pub type Sent = (i64, i32, Vec<u8>);
 
 #[derive(Debug)]
 struct Write {
     conn: ConnId,
-    /// The newest change that anybody had been answered when it was sent.
+    /// The newest zxid that any client had seen when the write was sent.
     since: i64,
-    /// Where it was applied, its zxid if it changed something, and its answer.
+    /// Where it was applied, its zxid if it took effect, and its answer.
     applied: Option<(Place, Option<i64>, Vec<u8>)>,
 }
 
-/// What a read was answered.
+/// The result that a client got for a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// exists.
@@ -67,7 +67,7 @@ impl Shown {
         }
     }
 
-    /// Whether the state at `zxid` shows this.
+    /// Returns whether the state at `zxid` gives this result.
     fn is_of(&self, model: &Model, zxid: i64) -> bool {
         let none = Err(ErrorCode::NoNode);
         match self {
@@ -89,20 +89,20 @@ impl Shown {
     }
 }
 
-/// A reply, as far as its header goes.
+/// What the header of a reply says, and the state of its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// Its zxid.
+    /// The zxid in the header.
     pub zxid: i64,
-    /// The newest change in the view of the node that sent it, when it did.
+    /// The newest zxid in the view of the node when it sent the reply.
     pub at_most: i64,
 }
 
 #[derive(Debug, Default)]
 struct Client {
-    /// It has seen this state, or later ones.
+    /// The client has seen this state, or later ones.
     floor: i64,
-    /// As real clients keep it: of the last reply.
+    /// The zxid of the last reply, as real clients remember it.
     last_zxid: i64,
     watches: Watches,
 }
@@ -113,14 +113,14 @@ struct State {
     log: BTreeMap<Place, AppliedCommand>,
     writes: BTreeMap<Sent, Write>,
     clients: BTreeMap<ClientId, Client>,
-    /// The connection through which the client of a session knows that it is back.
+    /// By session, the newest connection on which its client knows that it is attached.
     back: BTreeMap<i64, ConnId>,
     contacts: Contacts,
     highest: i64,
     failures: Vec<String>,
 }
 
-/// See the module documentation. Clones are one.
+/// See the module documentation. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct ZooKeeperOracle(Arc<Mutex<State>>);
 
@@ -129,7 +129,7 @@ impl State {
         self.failures.push(format!("ZOOKEEPER: {what}"));
     }
 
-    /// A replica applied a command.
+    /// Handles a command that a replica applied.
     fn applied(&mut self, command: AppliedCommand, now_ns: u64) {
         if let Some(first) = self.log.get(&command.place) {
             if *first != command {
@@ -184,7 +184,7 @@ impl State {
             return self.fail(format!("{sent:?} was applied at {first:?} and at {place:?}"));
         }
         write.applied = Some((place, zxid, answer));
-        // If the session had moved, the write was refused and has done nothing.
+        // If the session had moved, the write must have been refused.
         if back.is_some_and(|back| back > conn) && zxid.is_some() {
             self.fail(format!(
                 "{sent:?} of connection {conn} was done after its client was back by {back:?}"
@@ -192,7 +192,7 @@ impl State {
         }
     }
 
-    /// Checks what every reply must satisfy; afterwards the client knows it.
+    /// Checks what every reply must satisfy, and notes its zxid.
     fn replied(&mut self, client: ClientId, head: Head, what: &str) {
         let model = &self.model;
         let of = self.clients.entry(client).or_default();
@@ -241,7 +241,7 @@ impl ZooKeeperOracle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what replicas have applied since the last call.
+    /// Handles the commands that replicas have applied since the last call.
     pub fn follow(&self, now_ns: u64) {
         let mut state = self.lock();
         for command in take_applied().into_iter().filter(|c| c.app == ZooKeeper::ID.0) {
@@ -249,12 +249,12 @@ impl ZooKeeperOracle {
         }
     }
 
-    /// A node was told that it holds a session, by an event.
+    /// Notes that an event told a node that it holds a session.
     pub fn held(&self, session: i64, moves: i64, now_ns: u64) {
         self.lock().contacts.held(session, moves, now_ns);
     }
 
-    /// A node's state was replaced: its sessions are now those in the new state.
+    /// Notes that a node's state was replaced. It now holds the sessions that the new state says.
     pub fn refilled(&self, holder: Holder, now_ns: u64) {
         let mut state = self.lock();
         let State { model, contacts, .. } = &mut *state;
@@ -263,12 +263,12 @@ impl ZooKeeperOracle {
         }
     }
 
-    /// A node has read something from a connection.
+    /// Notes that a node has read bytes from a connection.
     pub fn heard(&self, conn: ConnId, now_ns: u64) {
         self.lock().contacts.heard(conn, now_ns);
     }
 
-    /// A client has its session by a connection to a node.
+    /// Notes that a client is attached to its session through a connection to a node.
     pub fn connected(&self, client: ClientId, conn: ConnId, to: Holder, session: i64, is_new: bool) {
         let mut state = self.lock();
         state.back.insert(session, conn);
@@ -282,12 +282,12 @@ impl ZooKeeperOracle {
             hit("sim.zookeeper.came_back");
         }
         if !lives {
-            // It may have been expired again on the way.
+            // The session may have expired since the answer was sent.
             hit("sim.zookeeper.gone_on_the_way");
         }
     }
 
-    /// A client was told that its session is gone.
+    /// Checks that a session is gone when its client is told so.
     pub fn told_gone(&self, client: ClientId, session: i64) {
         let mut state = self.lock();
         if state.model.lives(session) {
@@ -296,23 +296,23 @@ impl ZooKeeperOracle {
         state.clients.entry(client).or_default().watches.clear();
     }
 
-    /// What a client tells when it comes back: the newest change that it knows of.
+    /// Returns the zxid that a client sends when it reconnects.
     pub fn last_zxid(&self, client: ClientId) -> i64 {
         self.lock().clients.entry(client).or_default().last_zxid
     }
 
-    /// The watches of a kind that a client has.
+    /// Returns the paths on which a client has watches of a kind.
     pub fn watches(&self, client: ClientId, kind: Kind) -> Vec<String> {
         let mut state = self.lock();
         state.clients.entry(client).or_default().watches.of(kind).into_iter().map(str::to_owned).collect()
     }
 
-    /// How many it has.
+    /// Returns how many watches a client has.
     pub fn watch_count(&self, client: ClientId) -> usize {
         self.lock().clients.entry(client).or_default().watches.count()
     }
 
-    /// Sends a write, once per session; false if this session has sent the very same before.
+    /// Notes a write that is about to be sent. Returns false if this session has sent the same write before.
     pub fn sends(&self, conn: ConnId, sent: &Sent) -> bool {
         let mut state = self.lock();
         let since = state.highest;
@@ -323,17 +323,17 @@ impl ZooKeeperOracle {
         true
     }
 
-    /// The zxid of a write, if it has changed something by now.
+    /// Returns the zxid of a write, if it has taken effect by now.
     pub fn zxid_of(&self, sent: &Sent) -> Option<i64> {
         self.lock().writes.get(sent)?.applied.as_ref()?.1
     }
 
-    /// The newest change that anybody was answered.
+    /// Returns the newest zxid that any client has seen.
     pub fn highest(&self) -> i64 {
         self.lock().highest
     }
 
-    /// A write was answered with these bytes behind the xid.
+    /// Checks the answer to a write: the bytes after the xid.
     pub fn wrote(&self, client: ClientId, sent: &Sent, head: Head, answer: &[u8]) {
         let mut state = self.lock();
         let Some(write) = state.writes.get(sent) else { return };
@@ -356,7 +356,7 @@ impl ZooKeeperOracle {
         state.replied(client, head, "the answer to a write");
     }
 
-    /// A read was answered. `before`: the zxid of the client's own write that was sent later, which the read must not show.
+    /// Checks the answer to a read. `before` is the zxid of a write that the client sent after the read, and which the read must not show.
     pub fn read(&self, client: ClientId, shown: &Shown, head: Head, before: Option<i64>) {
         let mut state = self.lock();
         state.read(client, shown, head, before);
@@ -365,7 +365,7 @@ impl ZooKeeperOracle {
         state.replied(client, head, "a read");
     }
 
-    /// A sync was answered, sent when `since` was the newest change that anybody had been answered.
+    /// Checks the answer to a sync. When the sync was sent, `since` was the newest zxid that any client had seen.
     pub fn synced(&self, client: ClientId, head: Head, since: i64) {
         let mut state = self.lock();
         let of = state.clients.entry(client).or_default();
@@ -373,19 +373,19 @@ impl ZooKeeperOracle {
         state.replied(client, head, "a sync");
     }
 
-    /// A request about watches was answered, or a watch was left by a read.
+    /// Notes a watch that a read or addWatch has set, in a state no newer than `at`.
     pub fn left(&self, client: ClientId, kind: Kind, path: &str, at: i64) {
         let mut state = self.lock();
         let State { model, clients, .. } = &mut *state;
         clients.entry(client).or_default().watches.add(model, kind, path, at);
     }
 
-    /// addWatch was answered.
+    /// Checks the answer to addWatch.
     pub fn added_watch(&self, client: ClientId, head: Head) {
         self.lock().replied(client, head, "addWatch");
     }
 
-    /// removeWatches was answered.
+    /// Checks the answer to removeWatches.
     pub fn removed_watches(&self, client: ClientId, path: &str, found: bool, head: Head) {
         let mut state = self.lock();
         let had = state.clients.entry(client).or_default().watches.remove(path);
@@ -395,7 +395,7 @@ impl ZooKeeperOracle {
         state.replied(client, head, "removeWatches");
     }
 
-    /// setWatches was answered.
+    /// Checks the answer to setWatches.
     pub fn left_again(&self, client: ClientId, head: Head) {
         let mut state = self.lock();
         let State { model, clients, .. } = &mut *state;
@@ -406,7 +406,8 @@ impl ZooKeeperOracle {
         state.replied(client, head, "setWatches");
     }
 
-    /// An event came. `again`: the client is leaving its watches again, relative to this zxid; the node's view is at `at_most`.
+    /// Checks an event. `again` is set while the client registers its watches again, and is the zxid from which it does. The node's view is
+    /// at `head.at_most`.
     pub fn event(&self, client: ClientId, kind: EventType, path: &str, head: Head, again: Option<i64>) {
         let mut state = self.lock();
         let State { model, clients, .. } = &mut *state;
@@ -421,7 +422,7 @@ impl ZooKeeperOracle {
         }
     }
 
-    /// Compares a node's whole view with the tree of our own.
+    /// Compares the whole view of a node with the oracle's own tree.
     pub fn audit(&self, who: &str, view: &View) {
         let mut state = self.lock();
         let Ok(counters) = read::counters(view) else {
@@ -431,7 +432,7 @@ impl ZooKeeperOracle {
         let model = &state.model;
         let differs = |path: &&str| match (read::data(view, path, &[]), model.at(path, zxid)) {
             (Ok((node, data)), Some(m)) => node.stat() != m.stat || data.as_deref() != m.data.as_deref(),
-            // A store that cannot be read shows nothing, and therefore nothing wrong.
+            // A store that cannot be read shows nothing, so it cannot show anything wrong.
             (Err(read::ReadError::Store(_)), _) | (Err(_), None) => false,
             _ => true,
         };
@@ -453,24 +454,24 @@ impl ZooKeeperOracle {
         hit("sim.zookeeper.audited");
     }
 
-    /// Sessions that a node holds, by the commands that were applied.
+    /// Returns the sessions that a node holds, according to the applied commands.
     pub fn held_by(&self, node: NodeId) -> Vec<i64> {
         let state = self.lock();
         let held = state.model.sessions.iter().filter(|(_, s)| s.holder.0 == node.0);
         held.map(|(id, _)| *id).collect()
     }
 
-    /// Sessions that are there.
+    /// Returns the number of sessions.
     pub fn sessions(&self) -> usize {
         self.lock().model.sessions.len()
     }
 
-    /// Nodes that must go by themselves, as nobody comes any more.
+    /// Returns the znodes that must be deleted sooner or later without a request of a client.
     pub fn transients(&self) -> Vec<String> {
         self.lock().model.transients().map(str::to_owned).collect()
     }
 
-    /// What was found wrong since the last call.
+    /// Takes the violations found since the last call.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().failures)
     }

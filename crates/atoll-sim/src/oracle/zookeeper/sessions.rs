@@ -1,17 +1,17 @@
-//! When a session may be expired: after a full timeout in which its holder heard nothing from its client, counted from when the
-//! holder became the holder (contracts X22). Times are those of the world; clocks of nodes run slightly faster.
+//! When a session may expire: after a full timeout in which its holder heard nothing from the client. The timeout starts no earlier than
+//! when the holder became the holder (contracts X22). Times are virtual time; the clocks of nodes may run slightly faster.
 
 use std::collections::BTreeMap;
 
 use super::ConnId;
 use super::model::{Holder, Session};
 
-/// Clocks of nodes run at most this much faster, in thousandths.
+/// How much faster the clocks of nodes may run, in thousandths.
 pub const SKEW_PERMILLE: u64 = 50;
-/// How late the simulator itself may note something.
+/// Tolerance for the delay with which the simulator itself notes events.
 const SLACK_NS: u64 = 60_000_000;
 
-/// When nodes became holders, and when they heard of clients.
+/// When nodes became holders of sessions, and when they heard from clients.
 #[derive(Debug, Default)]
 pub struct Contacts {
     held: BTreeMap<(i64, i64), u64>,
@@ -20,25 +20,25 @@ pub struct Contacts {
 }
 
 impl Contacts {
-    /// A node was told that it holds the session by this move.
+    /// Notes that a node was told that it holds the session, with this move count.
     pub fn held(&mut self, session: i64, moves: i64, now_ns: u64) {
         self.held.entry((session, moves)).or_insert(now_ns);
     }
 
-    /// A node has read from the connection.
+    /// Notes that a node has read from the connection.
     pub fn heard(&mut self, conn: ConnId, now_ns: u64) {
         self.heard.entry(conn).or_default().push(now_ns);
     }
 
-    /// Whose connection it is, and to whom.
+    /// Notes the session and the node of a connection.
     pub fn belongs(&mut self, conn: ConnId, session: i64, to: Holder) {
         self.of.entry(session).or_default().push((conn, to));
     }
 
-    /// A session was expired, as it was held last.
+    /// Checks that a session did not expire too early. `session` is its state before.
     ///
     /// # Errors
-    /// It was too early.
+    /// The session expired too early.
     pub fn expired(&self, id: i64, session: &Session, now_ns: u64) -> Result<(), String> {
         let Some(held) = self.held.get(&(id, session.moves)).copied() else {
             return Err(format!(

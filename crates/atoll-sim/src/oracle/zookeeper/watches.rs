@@ -1,23 +1,23 @@
-//! The watches of one client, as the client knows them, and the events that it must receive: each change once, the earliest first,
-//! before a reply that shows it, across all its connections.
+//! The watches that one client believes to have, and the events that it must get. It gets each change once, in order, and before any reply
+//! that shows the change, even across connections.
 
 use atoll_core::testing::hit;
 use atoll_zookeeper::jute::codes::EventType;
 
 use super::model::{Change, Model};
 
-/// Kinds of watches.
+/// The kinds of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Of getData, and of exists on a node that is there; once.
+    /// Set by getData, or by exists on a znode that exists. Fires once.
     Data,
-    /// Of exists on a node that is not there; once.
+    /// Set by exists on a znode that does not exist. Fires once.
     Exist,
-    /// Of getChildren; once.
+    /// Set by getChildren. Fires once.
     Child,
-    /// Stays: the node and its children.
+    /// Fires for each change of the znode and of its list of children.
     Persistent,
-    /// Stays: the node and all below it.
+    /// Fires for each change of the znode and of all znodes below it.
     Recursive,
 }
 
@@ -26,20 +26,20 @@ impl Kind {
         matches!(self, Kind::Data | Kind::Exist | Kind::Child)
     }
 
-    /// As servers tell them apart.
+    /// The kind as servers distinguish it.
     fn on_server(self) -> Kind {
         if self == Kind::Exist { Kind::Data } else { self }
     }
 }
 
-/// A watch that has not fired, or stays.
+/// A watch that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// Which.
+    /// Its kind.
     pub kind: Kind,
-    /// Where.
+    /// Its path.
     pub path: String,
-    /// Changes before this place of [`Model::changes`] do not concern it.
+    /// The index in [`Model::changes`] of the first change that may concern it.
     next: usize,
 }
 
@@ -60,7 +60,7 @@ impl Watch {
         }
     }
 
-    /// The first change that concerns it.
+    /// Returns the first change that concerns it and was not reported yet.
     fn due<'m>(&mut self, model: &'m Model) -> Option<&'m Change> {
         while let Some(change) = model.changes.get(self.next) {
             if self.concerns(change) {
@@ -76,28 +76,28 @@ impl Watch {
 #[derive(Debug, Default)]
 pub struct Watches(Vec<Watch>);
 
-/// The place behind the changes up to `zxid`.
+/// Returns the index after all changes up to `zxid`.
 fn behind(model: &Model, zxid: i64) -> usize {
     model.changes.partition_point(|c| c.zxid <= zxid)
 }
 
 impl Watches {
-    /// Those of a kind.
+    /// Returns the paths of the watches of a kind.
     pub fn of(&self, kind: Kind) -> Vec<&str> {
         self.0.iter().filter(|w| w.kind == kind).map(|w| w.path.as_str()).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of watches.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Its session is gone, and they with it.
+    /// Removes all watches, because the session has ended.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// The client left one with a read of the state at `zxid`.
+    /// Adds a watch that the client set in the state at `zxid`, unless it has the same one already.
     pub fn add(&mut self, model: &Model, kind: Kind, path: &str, zxid: i64) {
         let same = |w: &Watch| w.path == path && w.kind.on_server() == kind.on_server();
         if !self.0.iter().any(same) {
@@ -105,22 +105,22 @@ impl Watches {
         }
     }
 
-    /// The client took all of a path away; whether there were any.
+    /// Removes all watches of a path. Returns whether there were any.
     pub fn remove(&mut self, path: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|w| w.path != path);
         self.0.len() < before
     }
 
-    /// The first change of a watched node that the client has not been notified of: no state that contains it may be shown.
+    /// Returns the first change of a watched znode of which the client was not notified. No reply may show it yet.
     pub fn untold<'m>(&mut self, model: &'m Model) -> Option<&'m Change> {
         self.0.iter_mut().filter_map(|w| w.due(model)).min_by_key(|c| c.zxid)
     }
 
-    /// An event came, of the change `zxid`.
+    /// Checks an event for the change `zxid`, and removes the watches that fired.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the event is wrong.
     pub fn told(&mut self, model: &Model, kind: EventType, path: &str, zxid: i64) -> Result<(), String> {
         let is_it = |c: &Change| c.zxid == zxid && c.kind == kind && c.path == path;
         for watch in &mut self.0 {
@@ -145,10 +145,10 @@ impl Watches {
         Ok(())
     }
 
-    /// An event came that tells what the client missed while it was away; the server's state was that of `zxid`.
+    /// Checks an event for a change that the client missed while it was disconnected. The server's state was at most `zxid`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the event is wrong.
     pub fn told_late(&mut self, model: &Model, kind: EventType, path: &str, zxid: i64) -> Result<(), String> {
         use EventType as E;
         let fits = |w: &Watch| {
@@ -175,7 +175,7 @@ impl Watches {
     /// state `zxid`.
     ///
     /// # Errors
-    /// One was not told.
+    /// An event is missing.
     pub fn left_again(&mut self, model: &Model, zxid: i64) -> Result<(), String> {
         for watch in &mut self.0 {
             let Some(change) = watch.due(model).filter(|c| c.zxid <= zxid) else { continue };
@@ -186,7 +186,7 @@ impl Watches {
                     watch.kind, watch.path
                 ));
             }
-            // Persistent watches report changes from here on.
+            // Persistent watches report only later changes.
             watch.next = behind(model, zxid);
         }
         Ok(())

@@ -15,25 +15,26 @@ use crate::world::network::Slow;
 pub(super) enum Cause {
     /// A process ends.
     Dead(usize, Death),
-    /// All lose power, and all but this one return.
+    /// All nodes lose power, and all but this one restart.
     NeverBack(usize),
     /// A link is cut in both directions.
     Cut(usize, usize),
-    /// Or in one.
+    /// A link is cut in one direction.
     OneWay(usize, usize),
-    /// Only what carries data is cut: heartbeats arrive.
+    /// Only data connections are cut, so heartbeats still arrive.
     DataCut(usize, usize),
-    /// A sync fails, and nobody restarts the node.
+    /// A sync fails, so the journal closes, and nobody restarts the node.
     Closed(usize),
-    /// Syncs do not end.
+    /// No sync ends.
     Hung(usize),
-    /// The disk takes no entries.
+    /// The disk is full, so the node accepts no entries.
     Full(usize),
-    /// Another link is cut every `TURN`, so that another node is the best place each time.
+    /// Another link is cut every `TURN`, so the best place for the sequencer changes each time.
     Turning,
-    /// Of five, the second and third do not hear the fourth and fifth; the first hears all, and each pair is a majority with it.
+    /// Of five nodes, the second and third do not reach the fourth and fifth. The first reaches all, and is a majority together with either
+    /// pair.
     Bridge([usize; 5]),
-    /// Of five, all hear this one and nobody else: it alone reaches a majority.
+    /// Of five nodes, each reaches only this one, so only this one reaches a majority.
     Star(usize),
     /// All links of a host are slow.
     SlowNode(usize),
@@ -41,17 +42,17 @@ pub(super) enum Cause {
     SlowLink(usize, usize),
     /// All links between hosts are slow.
     SlowLinks,
-    /// So many packets of a thousand are lost on all links between hosts.
+    /// On all links between hosts, this many packets per thousand are lost.
     Lossy(u32),
 }
 
-/// A slow link: 100 ± 30 ms in each direction.
+/// A slow link: 100 ± 30 ms extra in each direction.
 const SLOW: Slow = Slow { by_ns: 100_000_000, jitter_ns: 30_000_000, resent_permille: 0 };
-/// Where all links are slow: 20 ± 10 ms.
+/// When all links are slow: 20 ± 10 ms extra.
 const ALL_SLOW: Slow = Slow { by_ns: 20_000_000, jitter_ns: 10_000_000, resent_permille: 0 };
 
 impl Cause {
-    /// One of the faults that cut, end or hang something.
+    /// Draws a fault that cuts, ends or hangs something.
     pub(super) fn draw(rng: &mut Rng, hosts: usize) -> Cause {
         let a = rng.below(hosts as u64) as usize;
         let b = (a + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
@@ -71,7 +72,7 @@ impl Cause {
         }
     }
 
-    /// One of the faults that slow something down.
+    /// Draws a fault that slows something down.
     pub(super) fn draw_slow(rng: &mut Rng, hosts: usize) -> Cause {
         let a = rng.below(hosts as u64) as usize;
         let b = (a + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
@@ -92,7 +93,7 @@ impl Cause {
         Cause::Bridge(order)
     }
 
-    /// Its coverage mark.
+    /// Returns its coverage mark.
     pub(super) fn mark(self) -> &'static str {
         match self {
             Cause::Dead(..) => "sim.lasting.dead",
@@ -113,7 +114,7 @@ impl Cause {
         }
     }
 
-    /// Whether clients of a host are not counted on, of a log on these servers.
+    /// Returns whether clients of a host may wait until the cause ends, for a log on these servers.
     pub(super) fn loses(self, client_of: usize, servers: &[NodeId]) -> bool {
         match self {
             Cause::Dead(host, _)
@@ -128,8 +129,8 @@ impl Cause {
             | Cause::SlowLink(..)
             | Cause::SlowLinks
             | Cause::Lossy(_) => false,
-            // A majority of the members is not enough: entries that the servers on the other side took just before the cut are
-            // nowhere else.
+            // A majority of the members is not enough: entries that servers on the other side accepted just before the cut may be nowhere
+            // else.
             Cause::Bridge([middle, a, b, c, d]) => {
                 let mine = if client_of == a || client_of == b { [a, b] } else { [c, d] };
                 let reaches =
@@ -139,7 +140,7 @@ impl Cause {
         }
     }
 
-    /// How it begins.
+    /// Returns the faults that start it.
     pub(super) fn faults(self, hosts: usize) -> Vec<Fault> {
         match self {
             Cause::Dead(host, death) => vec![Fault::Crash { host, death, back_after: None }],
@@ -167,7 +168,7 @@ impl Cause {
         }
     }
 
-    /// The host whose disk keeps no entries, and the health that all other nodes must know.
+    /// Returns the host whose disk keeps no entries, and the health that all other nodes must report for it.
     pub(super) fn without_disk(self) -> Option<(usize, Health)> {
         match self {
             Cause::Closed(host) => Some((host, Health::Closed)),
@@ -177,42 +178,42 @@ impl Cause {
         }
     }
 
-    /// The longest pause that clients may see, with the timings of the product.
+    /// Returns the longest pause that clients may see, with the product's timings.
     pub(super) fn longest_pause(self) -> Duration {
         match self {
             Cause::Dead(..) | Cause::Cut(..) | Cause::OneWay(..) | Cause::Full(_) => {
                 Duration::from_millis(1_000)
             }
             Cause::Bridge(_) | Cause::Star(_) => Duration::from_millis(1_000),
-            // From the power cut on: the last one is back after some tens of milliseconds.
+            // Counted from the power cut. The last node is back after at most 100 ms.
             Cause::NeverBack(_) => Duration::from_millis(3_000),
-            // The journal closes at the next write; the process answers.
+            // The journal closes at the next write, but the process still answers.
             Cause::Closed(_) => Duration::from_millis(1_000),
-            // Evidence of appends without an answer takes longer than a missing heartbeat.
+            // Failed appends are slower evidence than missing heartbeats.
             Cause::DataCut(..) => Duration::from_millis(4_000),
             Cause::Hung(_) => Duration::from_millis(2_500),
-            // A node that is cut off from the sequencer for less than a segment's minimum life waits; no node waits forever.
+            // A node that is cut off from the sequencer waits for the rest of the segment's minimum life, but no node waits forever.
             Cause::Turning => LASTS / 2,
             Cause::SlowNode(_) | Cause::SlowLink(..) | Cause::SlowLinks => Duration::from_millis(3_000),
-            // A packet that is lost four times in a row comes after 3 s.
+            // A packet that is lost four times in a row arrives after 3 s.
             Cause::Lossy(_) => Duration::from_millis(5_000),
         }
     }
 }
 
-/// Cuts links in both directions.
+/// Returns the faults that cut links in both directions.
 fn cut(links: impl IntoIterator<Item = (usize, usize)>) -> Vec<Fault> {
     let block = |(from, to)| Fault::Block { from, to, blocked: true };
     links.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]).map(block).collect()
 }
 
-/// Slows links down in both directions.
+/// Returns the faults that slow down links in both directions.
 fn slow(links: impl IntoIterator<Item = (usize, usize)>, slow: Slow) -> Vec<Fault> {
     let slow = |(from, to)| Fault::SlowLink { from, to, slow };
     links.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]).map(slow).collect()
 }
 
-/// Each pair of hosts once.
+/// Returns each pair of hosts once.
 fn pairs(hosts: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..hosts).flat_map(move |a| (a + 1..hosts).map(move |b| (a, b)))
 }

@@ -1,5 +1,5 @@
-//! One lasting cause: nodes that stay dead, links that stay cut in one or both directions, a disk that hangs. While it lasts, every
-//! node that is with a majority makes progress, and the chain changes at most a few times; nothing waits for a repair.
+//! One lasting cause: nodes that stay dead, links that stay cut in one or both directions, disks that hang. While it lasts, every node that
+//! reaches a majority must make progress, and the chain may change only a few times. Nothing may wait for the end of the cause.
 
 mod cause;
 
@@ -48,21 +48,21 @@ pub const LASTING: Scenario = Scenario {
 
 /// How long a cause lasts.
 const LASTS: Duration = Duration::from_secs(20);
-/// Most changes of the chain for one cause, and for its end.
+/// The most changes of the chain that one cause may trigger, and that its end may trigger.
 const MOST_CHANGES: u64 = 3;
-/// How long a segment lives at least whose own members work, after the first move.
+/// After the first move, a segment whose members work lives at least this long.
 const LEAST_LIFE: Duration = Duration::from_secs(3);
-/// How long a cause of [`Cause::Turning`] lasts.
+/// How long each link stays cut in [`Cause::Turning`].
 const TURN: Duration = Duration::from_millis(1_500);
-/// How long all links work between two of them.
+/// How long all links work between two of these cuts.
 const BETWEEN_TURNS: Duration = Duration::from_millis(150);
-/// Most changes of the chain while causes turn: one for every second of them. Two of three links are the sequencer's, so without
-/// damping nearly each turn moves the log; but a segment whose members work lives for at least 3 s, which is nearly two turns.
+/// The most changes of the chain in [`Cause::Turning`]: one for every second turn. Two of the three links are the sequencer's, so without
+/// damping nearly every turn would move the log. But a segment whose members work lives for at least 3 s, which is nearly two turns.
 const MOST_CHANGES_TURNING: u64 =
     LASTS.as_secs() * 1_000 / (TURN.as_millis() as u64 + BETWEEN_TURNS.as_millis() as u64) / 2 + 1;
 const LOG: &str = "log0";
 
-/// Links that are slow or lose packets, and nothing that is cut: who is slow to all must not be believed about others.
+/// Links that are slow or lose packets, without any cut. A node that is slow for all must not be believed about other nodes.
 pub const SLOW_LINKS: Scenario = Scenario {
     name: "slow-links",
     about: "directed: links take long or lose packets; every node goes on, and the log is calm",
@@ -85,7 +85,7 @@ fn run(seed: u64, out: TraceOut, draw: fn(&mut Rng, usize) -> Cause) -> Outcome 
         ..Weather::default()
     };
     let mut options = Options::default();
-    // Half of the seeds run with the timings of the product, the others with slower ones, as the other scenarios.
+    // Even seeds use the product's timings. Odd seeds use slower ones, as the other scenarios do.
     let slower = seed % 2 == 1;
     if slower {
         options.timings.heartbeat_every = Duration::from_millis(150);
@@ -96,7 +96,7 @@ fn run(seed: u64, out: TraceOut, draw: fn(&mut Rng, usize) -> Cause) -> Outcome 
     }
     let first = draw(&mut rng, hosts);
     let mut causes = vec![first];
-    // Five tolerate two of them.
+    // Five servers tolerate two causes.
     if hosts == 5 && options.protocols.native.handles.replicas == 5 && rng.below(2) == 0 {
         let second = draw(&mut rng, hosts);
         let alone = |c| matches!(c, Cause::NeverBack(_) | Cause::Turning | Cause::Bridge(_) | Cause::Star(_));
@@ -104,7 +104,7 @@ fn run(seed: u64, out: TraceOut, draw: fn(&mut Rng, usize) -> Cause) -> Outcome 
             causes.push(second);
         }
     }
-    // The registers tolerate as many failures as the log.
+    // The registers must tolerate as many failures as the log.
     let founders = hosts - usize::from(hosts == 4);
     let assembly = Nodes { members: hosts, founders, options, programs: Default::default(), starts: 0 };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
@@ -121,7 +121,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Whose clients are counted on, of a log on these servers.
+    /// Returns the hosts whose clients must make progress while these nodes are the servers of the log.
     fn expected(&self, servers: &[NodeId]) -> Vec<usize> {
         (0..self.hosts).filter(|h| !self.causes.iter().any(|c| c.loses(*h, servers))).collect()
     }
@@ -142,7 +142,7 @@ impl Plan {
             stage.spawn("writer", writer(stage.clone(), host, watch.clone()));
         }
         stage.spawn("reader", load::reader(stage.clone(), LOG.to_owned(), Duration::from_millis(50)));
-        // Everybody joins, and the chain comes to rest.
+        // All nodes join, and the chain stops changing.
         stage.pause(Duration::from_millis(4_000 + rng.below(2_000))).await;
         let before = changes(&stage);
         let servers = serving(&stage).map_or(Vec::new(), |(servers, _)| servers);
@@ -167,12 +167,12 @@ impl Plan {
         load::demand(stage.clone(), vec![LOG.to_owned()]).await;
     }
 
-    /// Checks one cause: no storm of changes, and no long pause for any node that is with a majority.
+    /// Checks that the chain did not change too often, and that the clients of no expected host waited too long.
     fn judge(&self, stage: &Stage<NodeHandles>, when: &str, changes: u64, pauses: &[(usize, Duration)]) {
         let causes = &self.causes;
         let most = match causes[..] {
             [Cause::Turning] => MOST_CHANGES_TURNING,
-            // Several packets in a row that are lost between two members are a cause of their own.
+            // Several lost packets in a row between two members count as a cause of their own.
             [Cause::Lossy(_)] => MOST_CHANGES * 2,
             _ => MOST_CHANGES * causes.len() as u64,
         };
@@ -193,16 +193,15 @@ impl Plan {
         }
     }
 
-    /// Checks that a node whose disk fails has been replaced: as a server by a spare, if there is one, and as a sequencer by any
-    /// node. If the node is one of `servers`, as the log had them when the cause began, every other node knows the health of its
-    /// disk.
+    /// Checks that a node whose disk fails was replaced: as a server if there is a spare, and as a sequencer in any case. If it was one of
+    /// the log's `servers` when the cause began, also checks that all other nodes know the health of its disk.
     fn judge_places(&self, stage: &Stage<NodeHandles>, servers: &[NodeId]) {
         let Some((now, sequencer)) = serving(stage) else { return };
         let has_spare = self.expected(servers).len() >= now.len();
         for (host, health) in self.causes.iter().filter_map(|c| c.without_disk()) {
             hit("sim.lasting.places");
             let node = node_of(host);
-            // Only writes reveal a disk that fails or hangs, and a node that is a sequencer but not a server writes nothing.
+            // Only writes reveal a disk that fails or hangs, and a node that is only the sequencer writes nothing.
             let notices = health != Health::Full && servers.contains(&node);
             let sequences = notices && sequencer == node;
             if (has_spare && now.contains(&node)) || sequences {
@@ -217,8 +216,8 @@ impl Plan {
         }
     }
 
-    /// Checks that a node that is connected to a majority is up for every node, including those that do not hear it: otherwise they
-    /// take over the sessions of its clients again and again, and the clients come back to it each time.
+    /// Checks that a node that reaches a majority is up for all nodes, including those that it cannot reach. Otherwise these would
+    /// repeatedly take over the sessions of its clients, and the clients would return each time.
     fn judge_lives(&self, stage: &Stage<NodeHandles>) {
         let [Cause::Bridge(_)] = self.causes[..] else { return };
         for host in 0..self.hosts {
@@ -252,12 +251,12 @@ fn node_of(host: usize) -> NodeId {
     NodeId(host as u32 + 1)
 }
 
-/// Who serves the log now.
+/// Returns the servers and the sequencer of the active segment.
 fn serving(stage: &Stage<NodeHandles>) -> Option<(Vec<NodeId>, NodeId)> {
     stage.oracles.wire.lock().chain.serving(LOG)
 }
 
-/// Cuts one link of three after the other.
+/// Cuts one of three links after the other.
 async fn turn(stage: &Stage<NodeHandles>) {
     let until = stage.env.now().after(LASTS);
     let links = [(0, 1), (1, 2), (2, 0)];
@@ -274,12 +273,12 @@ async fn turn(stage: &Stage<NodeHandles>) {
     }
 }
 
-/// Changes of the chain so far.
+/// Returns the number of changes of the chain so far.
 fn changes(stage: &Stage<NodeHandles>) -> u64 {
     stage.oracles.wire.lock().chain.extends()
 }
 
-/// The longest pause between two acknowledged records of each door.
+/// The longest pause between two acknowledged records, for the clients of each host.
 #[derive(Clone, Debug, Default)]
 struct Watch(std::sync::Arc<std::sync::Mutex<Vec<(usize, Tick, Duration)>>>);
 
@@ -308,7 +307,7 @@ impl Watch {
     }
 }
 
-/// Appends one record after the other through one node, and through no other.
+/// Appends one record after the other through one node only.
 async fn writer(stage: Stage<NodeHandles>, host: usize, watch: Watch) {
     let client = ClientId(stage.env.random() | 1);
     let (mut seq, mut pending) = (0, Vec::new());

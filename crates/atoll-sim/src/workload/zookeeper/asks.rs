@@ -1,4 +1,4 @@
-//! What clients ask for: requests drawn at random, over few nodes, so that clients meet.
+//! The requests of ZooKeeper clients, drawn at random. They use few znodes, so that clients conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest,
 
 use crate::oracle::zookeeper::watches::Kind;
 
-/// Nodes that everybody writes, creates and deletes.
+/// The number of znodes that all clients write, create and delete.
 const SHARED: u64 = 5;
 /// Subtrees with a quota.
 const LIMITED: [&str; 3] = ["/s0", "/s1", "/e"];
-/// More children of the queue than this are deleted first.
+/// If the queue has more children than this, a client deletes one instead of adding one.
 const LONG_QUEUE: usize = 12;
 
-/// What a client waits for an answer to.
+/// A request that waits for its answer.
 #[derive(Clone, Debug)]
 pub(super) enum Asking {
-    /// A write; what it touches.
+    /// A write, with the paths that it touches.
     Write(Vec<String>),
     /// The end of the session.
     Close,
@@ -40,17 +40,17 @@ pub(super) enum Asking {
         watch: bool,
         with_stat: bool,
     },
-    /// multiRead: paths, and whether it is the children that are read.
+    /// multiRead: the paths, and whether their children are read instead of their data.
     Many(Vec<(String, bool)>),
     Sync,
     AddWatch(Kind, String),
     RemoveWatches(String),
-    /// Relative to this zxid.
+    /// The zxid from which watches are set.
     SetWatches(i64),
 }
 
 impl Asking {
-    /// Whether it would show a write of this path.
+    /// Returns whether the answer of this read could depend on a write of this path.
     pub(super) fn shows(&self, write: &str) -> bool {
         let parent = crate::oracle::zookeeper::model::split(write).0;
         let shows = |path: &str| path == write || path == parent || path.starts_with(write);
@@ -76,7 +76,7 @@ fn request(op: OpCode, body: Vec<u8>, asking: Asking) -> Request {
     Request { op, body, asking }
 }
 
-/// What a client knows of the tree, right or wrong.
+/// What a client believes about the tree. It may be outdated.
 #[derive(Debug, Default)]
 pub(super) struct Knowledge {
     pub(super) versions: BTreeMap<String, i32>,
@@ -87,7 +87,7 @@ pub(super) struct Knowledge {
 pub(super) struct Draw<'d> {
     pub(super) below: &'d dyn Fn(u64) -> u64,
     pub(super) knows: &'d Knowledge,
-    /// Data that nobody has written before.
+    /// Unique data for the next write.
     pub(super) data: Vec<u8>,
 }
 
@@ -95,10 +95,10 @@ fn shared(n: u64) -> String {
     format!("/s{n}")
 }
 
-/// The nodes that there should be, whoever makes them.
+/// Returns requests that create the common znodes. Every client sends them.
 pub(super) fn base(data: &[u8]) -> Vec<Request> {
     let names = (0..SHARED).map(shared).chain(["/q".to_owned(), "/e".to_owned()]);
-    // The limits of a quota come before its stats, so that the stats are always correct.
+    // The limits of a quota are created before its stats, so that the stats are always correct.
     let quotas = LIMITED.into_iter().flat_map(|top| {
         ["", "/zookeeper_limits", "/zookeeper_stats"].map(|end| format!("/zookeeper/quota{top}{end}"))
     });
@@ -118,7 +118,7 @@ fn ttl_body<'r>(path: &'r str, data: &'r [u8], mode: CreateMode, ttl_ms: i64) ->
     CreateTtlRequest { path, data: Some(data), acl: vec![acl::OPEN], flags: mode.number(), ttl_ms }
 }
 
-/// Watches as they are left again.
+/// Returns a request that registers the client's watches again on a new connection.
 pub(super) fn set_watches(since: i64, of: &dyn Fn(Kind) -> Vec<String>) -> Request {
     let all: Vec<Vec<String>> =
         [Kind::Data, Kind::Exist, Kind::Child, Kind::Persistent, Kind::Recursive].map(of).to_vec();
@@ -133,7 +133,7 @@ pub(super) fn set_watches(since: i64, of: &dyn Fn(Kind) -> Vec<String>) -> Reque
     request(OpCode::SetWatches2, body.to_vec(), asking)
 }
 
-/// The end of a session.
+/// Returns a request that ends the session.
 pub(super) fn close() -> Request {
     request(OpCode::CloseSession, Vec::new(), Asking::Close)
 }
@@ -147,7 +147,7 @@ impl Draw<'_> {
         shared(self.below(SHARED))
     }
 
-    /// A shared node, or a child of one.
+    /// Returns a shared path, or a path below one.
     fn any(&self) -> String {
         match self.below(8) {
             0 | 1 => format!("{}/c{}", self.shared(), self.below(2)),
@@ -157,7 +157,7 @@ impl Draw<'_> {
         }
     }
 
-    /// A container, its child, or a node with a time to live.
+    /// Returns a path for a container, a child of a container, or a znode with a time to live.
     fn transient(&self) -> String {
         ["/k0", "/k1", "/k0/c", "/k1/c", "/t0", "/t1"][self.below(6) as usize].to_owned()
     }
@@ -167,7 +167,7 @@ impl Draw<'_> {
         [1, 300, 1_500, 4_000][self.below(4) as usize]
     }
 
-    /// A version: any, the one that is known, or a wrong one.
+    /// Draws a version: any, the known one, or a wrong one.
     fn version(&self, path: &str) -> i32 {
         let known = self.knows.versions.get(path).copied().unwrap_or(0);
         match self.below(6) {
@@ -182,7 +182,7 @@ impl Draw<'_> {
         self.knows.queue.iter().nth(n).map(|name| format!("/q/{name}"))
     }
 
-    /// The next request.
+    /// Draws the next request.
     pub(super) fn next(&self) -> Request {
         match self.below(20) {
             0..3 => self.set_data(),
@@ -204,7 +204,7 @@ impl Draw<'_> {
         request(OpCode::SetData, body.to_vec(), Asking::Write(vec![path.clone()]))
     }
 
-    /// Other limits for a quota; no two clients' are the same, nor two of one client.
+    /// Sets the hard limits of a quota. The client's data makes the text unique.
     fn limits(&self) -> Request {
         let top = LIMITED[self.below(3) as usize];
         let path = format!("/zookeeper/quota{top}/zookeeper_limits");

@@ -1,5 +1,5 @@
-//! A ZooKeeper client that behaves like real ones: one session, one connection after the other, pipelined requests, and watches
-//! that it brings along. It moves to other nodes, falls silent, leaves connections half open, and comes back.
+//! A ZooKeeper client that behaves like real ones. It has one session, uses one connection after the other, pipelines requests, and
+//! registers its watches again on each connection. It moves to other nodes, pauses, and leaves connections half open.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,16 +23,16 @@ use crate::oracle::zookeeper::{ClientId, Head, Sent, Shown, ZooKeeperOracle};
 use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::Stage;
 
-/// Most time that a connection may take to be made, and an answer to come.
+/// How long the client waits for a connection or an answer.
 const PATIENCE: Duration = Duration::from_millis(2_500);
-/// Most requests that it sends in a row.
+/// The most requests that it sends at once.
 const REQUESTS: u64 = 10;
 
-/// Why a connection is over.
+/// Why a connection ended.
 enum Over {
-    /// It broke, or took too long, or the client wants another one.
+    /// It broke, it was too slow, or the client leaves it.
     Leave,
-    /// The client received an answer that is impossible.
+    /// The client received an impossible answer.
     Wrong(String),
 }
 
@@ -40,7 +40,7 @@ struct Waiting {
     xid: i32,
     asking: Asking,
     sent: Option<Sent>,
-    /// The newest change that anybody had been answered when it was sent.
+    /// The newest zxid that any client had seen when the request was sent.
     since: i64,
 }
 
@@ -77,7 +77,7 @@ fn wrong(what: impl std::fmt::Debug) -> Over {
 }
 
 impl Link {
-    /// The next whole frame.
+    /// Returns the next whole frame. None if the connection has ended.
     async fn frame(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(head) = self.input.first_chunk::<4>() {
@@ -96,7 +96,7 @@ impl Link {
 }
 
 impl Client {
-    /// A client that pauses this long between its requests, and wants this session timeout.
+    /// Creates a client that pauses for about `think` between requests and requests this session timeout.
     pub fn new(
         stage: Stage<NodeHandles>,
         doors: Doors,
@@ -109,7 +109,7 @@ impl Client {
         Client { stage, doors, oracle, id, think, timeout_ms, session: 0, password, knows, count: 0, xid: 0 }
     }
 
-    /// Until the load is over.
+    /// Runs the client until the load is over.
     pub async fn run(mut self) {
         while !self.stage.over.is_up() {
             if let Some(mut link) = self.connect().await {
@@ -117,7 +117,8 @@ impl Client {
                 if let Err(Over::Wrong(why)) = over {
                     self.stage.cluster.fail(format!("ZOOKEEPER: client {}: {why}", self.id));
                 }
-                // Closed, reset, or left half open: the bytes that were sent arrive, are lost, or arrive late.
+                // The client closes the connection (its bytes arrive), resets it (they are lost), or leaves it half open (they arrive
+                // late).
                 let later = match self.stage.below(4) {
                     0 => None,
                     1 => Some(Duration::from_millis(self.stage.below(6_000))),
@@ -143,7 +144,7 @@ impl Client {
         self.stage.report();
     }
 
-    /// A connection with the session, which may be a new one.
+    /// Connects to a random node and attaches the session, or opens a new one. Returns None if that failed.
     async fn connect(&mut self) -> Option<Link> {
         let node = NodeId(1 + self.stage.below(self.stage.cluster.hosts() as u64) as u32);
         let latency = Duration::from_micros([200, 2_000, 20_000][self.stage.below(3) as usize]);
@@ -183,7 +184,7 @@ impl Client {
         Some(link)
     }
 
-    /// Uses a connection until it is over.
+    /// Uses a connection until it ends.
     async fn converse(&mut self, link: &mut Link) -> Result<(), Over> {
         if self.oracle.watch_count(self.id) > 0 {
             let since = self.oracle.last_zxid(self.id);
@@ -197,14 +198,14 @@ impl Client {
         while !self.stage.over.is_up() {
             self.listen(link).await?;
             match self.stage.below(120) {
-                // It falls silent, and does not read either.
+                // The client pauses, and does not read either.
                 0 | 1 => self.stage.pause(self.timeout()).await,
                 2 | 3 => return Err(Over::Leave),
                 4 if self.stage.below(3) == 0 => self.send(link, vec![asks::close()]),
                 _ => {
                     let requests = (0..1 + self.stage.below(REQUESTS)).map(|_| self.draw()).collect();
                     self.send(link, requests);
-                    // Sometimes it is gone before it is answered.
+                    // Sometimes leave before the answers arrive.
                     if self.stage.below(60) == 0 {
                         return Err(Over::Leave);
                     }
@@ -230,7 +231,7 @@ impl Client {
         Draw { below: &below, knows: &self.knows, data }.next()
     }
 
-    /// Sends requests in a row.
+    /// Sends several requests at once.
     fn send(&mut self, link: &mut Link, requests: Vec<Request>) {
         let mut bytes = Vec::new();
         for Request { op, body, asking } in requests {
@@ -255,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Receives events while it thinks, and pings when it has sent nothing for a third of its timeout.
+    /// Receives events during the pause between requests. Then pings if it has sent nothing for a third of its timeout.
     async fn listen(&mut self, link: &mut Link) -> Result<(), Over> {
         let env = self.stage.env.clone();
         let until = env.now().after(env.jitter(self.think));
@@ -274,7 +275,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for all that was asked.
+    /// Waits for the answers to all requests.
     async fn answers(&mut self, link: &mut Link) -> Result<(), Over> {
         while !link.waiting.is_empty() {
             match self.stage.env.within(PATIENCE, link.frame()).await {
@@ -285,7 +286,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes a reply or an event.
+    /// Handles a reply or an event.
     fn take(&mut self, link: &mut Link, bytes: &[u8]) -> Result<(), Over> {
         self.oracle.follow(self.stage.env.now().0);
         let mut from = Reader::new(bytes);
@@ -320,7 +321,7 @@ impl Client {
         Ok(())
     }
 
-    /// The client's first own write that was sent after a read, is already done, and would be shown by the read.
+    /// Returns the zxid of the client's first write that was sent after a read, that is already done, and that the read would show.
     fn later_write(&self, link: &Link, read: &Asking) -> Option<i64> {
         let writes = link.waiting.iter().filter(|later| match &later.asking {
             Asking::Write(paths) => paths.iter().any(|path| read.shows(path)),
@@ -353,7 +354,7 @@ impl Client {
                     }
                 }
             }
-            // It has moved, or is gone: the next connection tells.
+            // The session has moved or ended. The next connection shows which.
             Asking::Close if error.is_some() => return Err(Over::Leave),
             Asking::Close => {
                 oracle.told_gone(id, self.session);
@@ -404,7 +405,7 @@ impl Client {
         Ok(())
     }
 
-    /// Learns about the tree from the answer to a write.
+    /// Updates the client's knowledge from the reply to a write.
     fn learn(&mut self, op: i32, body: &[u8]) {
         let path = match OpCode::of(op) {
             Some(OpCode::Create) => PathReply::parse(body).ok().map(|r| r.path),

@@ -1,6 +1,5 @@
-//! A node's door, run by the simulator: its connections and its housekeeping are the product's own tasks, on a separate runtime.
-//! The runtime's clock is the node's, and stands still unless it is advanced. The listener and threads beside the node's are not
-//! simulated.
+//! Runs a node's door in the simulator. Its connections and its housekeeping are the product's own tasks, on a separate runtime. That
+//! runtime has the node's clock, which stands still unless this file advances it. The listener and additional threads are not simulated.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,12 +26,12 @@ use crate::oracle::zookeeper::{ConnId, ZooKeeperOracle};
 use crate::scenario::node::NodeHandles;
 use crate::world::clients::Cluster;
 
-/// The door's clock is moved this often at least.
+/// The clock of the door advances at least this often.
 const STEP: Duration = Duration::from_millis(10);
-/// How often in a row tasks may wake each other before the door counts as spinning.
+/// How many rounds of tasks that wake each other make a door count as spinning.
 const MOST_ROUNDS: usize = 2_000;
 
-/// Says that a task of the door has something to do.
+/// Tells the driver that a task of the door can make progress.
 #[derive(Debug, Default)]
 struct Wakeup {
     due: AtomicBool,
@@ -47,7 +46,7 @@ impl Wakeup {
     }
 }
 
-/// Wakes the driver, too, when the task's own waker is used.
+/// A waker that wakes a task and also the driver.
 struct TaskWaker {
     wakeup: Arc<Wakeup>,
     task: Waker,
@@ -60,10 +59,10 @@ impl Wake for TaskWaker {
     }
 }
 
-/// What a door does.
+/// A task of a door.
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A task, until it has ended or its door is closed.
+/// Holds a task until it ends or its door is closed.
 #[derive(Clone)]
 struct Slot(Arc<Mutex<Option<Task>>>);
 
@@ -86,7 +85,7 @@ impl Slot {
     }
 }
 
-/// A task that wakes the driver, too.
+/// Polls a task with a waker that also wakes the driver.
 struct DoorTask {
     wakeup: Arc<Wakeup>,
     slot: Slot,
@@ -108,19 +107,19 @@ impl Future for DoorTask {
     }
 }
 
-/// The clock of a door: virtual time since its start, a little fast or slow.
+/// The clock of a door: virtual time since its start, slightly fast or slow.
 #[derive(Debug)]
 struct Clock {
     env: Env,
     runtime: Handle,
     started: Tick,
-    /// Speed, in thousandths.
+    /// Its speed, in thousandths of virtual time.
     speed: u64,
     shown_ns: AtomicU64,
 }
 
 impl Clock {
-    /// Moves the runtime's clock to what it is by now.
+    /// Advances the runtime's clock to the present.
     fn follow(&self) {
         let since = u64::try_from(self.env.now().since(self.started).as_nanos()).unwrap_or(u64::MAX);
         let now = since / 1000 * self.speed;
@@ -132,7 +131,7 @@ impl Clock {
     }
 }
 
-/// Stands between the engine and the door's own observer.
+/// An observer between the engine and the door's own observer. It reports to the oracle and checks X19.
 struct Hearer {
     door: Arc<dyn Observer<Event>>,
     engine: Engine<ZooKeeper>,
@@ -181,7 +180,7 @@ impl Observer<Event> for Nobody {
     fn on_events(&self, _below: LogPos, _events: Vec<Event>) {}
 }
 
-/// The members, and a source of passwords that is the same in every run of a seed.
+/// Provides the members, and passwords that are the same in every run of a seed.
 struct AreLiving {
     members: Members,
     env: Env,
@@ -208,7 +207,7 @@ impl Living for AreLiving {
     }
 }
 
-/// A door that is open.
+/// An open door.
 struct Host {
     runtime: Runtime,
     door: Door,
@@ -222,8 +221,8 @@ struct Host {
 }
 
 impl Drop for Host {
-    /// The runtime drops its tasks in an order that depends on what else the process has run. Here they are dropped in the order of
-    /// their start, so that a seed is one trace.
+    /// Drops the tasks in the order in which they started, so that a seed always has the same trace. The order in which a runtime drops its
+    /// tasks depends on what else the process has run.
     fn drop(&mut self) {
         let _here = self.runtime.enter();
         self.tasks.iter().for_each(Slot::end);
@@ -239,7 +238,7 @@ impl Host {
         self.wakeup.wake();
     }
 
-    /// Lets the door's tasks do what there is to do. False if that has no end.
+    /// Runs the door's tasks until none can make progress. Returns false if that does not end.
     fn run(&mut self) -> bool {
         for end in std::mem::take(&mut self.knocking) {
             let door = self.door.clone();
@@ -270,7 +269,7 @@ struct Open {
     connections: ConnId,
 }
 
-/// The doors of all nodes. Clones are one.
+/// The doors of all nodes. Clones share their state.
 #[derive(Clone)]
 pub struct Doors {
     open: Arc<Mutex<Open>>,
@@ -281,7 +280,7 @@ pub struct Doors {
 }
 
 impl Doors {
-    /// None yet.
+    /// Returns an empty set of doors.
     pub fn new(env: Env, cluster: Cluster<NodeHandles>, oracle: ZooKeeperOracle, options: Options) -> Doors {
         Doors { open: Arc::default(), env, cluster, oracle, options }
     }
@@ -290,12 +289,12 @@ impl Doors {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine of a node that is up.
+    /// Returns the engine of a node whose door is open.
     pub fn engine(&self, node: NodeId) -> Option<Engine<ZooKeeper>> {
         self.lock().hosts.get(&node).map(|host| host.engine.clone())
     }
 
-    /// Opens the door of a node's new life, whose clock runs at `speed` thousandths.
+    /// Opens the door of a node's new life. Its clock runs at `speed` thousandths of virtual time.
     pub fn open(&self, node: NodeId, engine: Engine<ZooKeeper>, members: Members, speed: u64) {
         self.close(node);
         let Ok(runtime) = Builder::new_current_thread().enable_time().start_paused(true).build() else {
@@ -341,7 +340,7 @@ impl Doors {
         self.env.spawn("zookeeper.door", Box::pin(self.clone().drive(node, incarnation, wakeup)));
     }
 
-    /// Runs the door of a life until that is over.
+    /// Runs the door of one life until that life ends.
     async fn drive(self, node: NodeId, incarnation: Incarnation, wakeup: Arc<Wakeup>) {
         let index = (node.0 as usize).saturating_sub(1);
         loop {
@@ -378,7 +377,7 @@ impl Doors {
         }
     }
 
-    /// The node's life is over: its tasks go, and its connections break.
+    /// Closes a node's door: drops its tasks and breaks its connections.
     fn close(&self, node: NodeId) {
         let host = self.lock().hosts.remove(&node);
         if let Some(host) = host {
@@ -386,13 +385,13 @@ impl Doors {
         }
     }
 
-    /// Closes all.
+    /// Closes all doors.
     pub fn close_all(&self) {
         let nodes: Vec<NodeId> = self.lock().hosts.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.close(node));
     }
 
-    /// A client connects to a node that is up; a stopped one takes its bytes, too, and answers when it goes on.
+    /// Connects a client to a node that is up. A paused node accepts the connection and answers when it resumes.
     pub fn connect(&self, node: NodeId, latency: Duration) -> Option<ClientEnd> {
         let mut open = self.lock();
         open.connections += 1;

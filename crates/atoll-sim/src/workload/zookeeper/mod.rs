@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `host.rs` | the product's door, run on virtual time |
 //! | `socket.rs` | connections to it |
-//! | `client.rs` | a client: its session, its connections, what it does with replies and events |
-//! | `asks.rs` | what clients ask for |
+//! | `client.rs` | a client: its session, its connections, how it handles replies and events |
+//! | `asks.rs` | the requests of clients |
 
 mod asks;
 pub mod client;

@@ -1,4 +1,4 @@
-//! A connection between a simulated client and a door: bytes in order, late, and lost when it breaks.
+//! A connection between a simulated client and a door. Bytes arrive in order, after a delay, and may be lost when the connection ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,15 +13,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::oracle::zookeeper::model::Holder;
 use crate::oracle::zookeeper::{ConnId, ZooKeeperOracle};
 
-/// Bytes that the door wrote at once, and the newest change in its view then.
+/// Bytes of one write of the door, and the newest zxid of its view at that time.
 pub type Written = (i64, Vec<u8>);
 
 #[derive(Debug, Default)]
 struct Both {
-    /// On the way to the door: when they arrive.
+    /// Bytes on the way to the door, with their arrival times.
     under_way: VecDeque<(Tick, Vec<u8>)>,
     arrived: VecDeque<u8>,
-    /// The client's side is closed: the door reads what has arrived, then the end.
+    /// The client's end is closed. The door reads what has arrived, then the end of the stream.
     client_gone: bool,
     door_gone: bool,
     written: VecDeque<Written>,
@@ -29,7 +29,7 @@ struct Both {
     client: Option<Waker>,
 }
 
-/// Both ends of it.
+/// The state that both ends share.
 #[derive(Debug)]
 struct Shared {
     id: ConnId,
@@ -42,7 +42,7 @@ impl Shared {
         self.both.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what has arrived by now.
+    /// Makes the bytes that have arrived by now readable, and wakes the door.
     fn deliver(&self) {
         let now = self.env.now();
         let mut both = self.lock();
@@ -56,28 +56,28 @@ impl Shared {
     }
 }
 
-/// The client's end.
+/// The client's end of a connection.
 #[derive(Debug)]
 pub struct ClientEnd {
     shared: Arc<Shared>,
-    /// The life of the node that it leads to.
+    /// The node, in one life, to which it is connected.
     pub to: Holder,
-    /// Most that bytes take, each way.
+    /// Mean delay of bytes, in each direction.
     latency: Duration,
-    /// What was sent last arrives then.
+    /// When the bytes that were sent last arrive.
     last: Tick,
 }
 
-/// The door's end: what the product serves.
+/// The door's end of a connection, which the product serves.
 #[derive(Debug)]
 pub struct DoorEnd {
     shared: Arc<Shared>,
     oracle: ZooKeeperOracle,
-    /// The newest change in the node's view, as long as the door runs.
+    /// The newest zxid of the node's view when the door last ran.
     at: Arc<std::sync::atomic::AtomicI64>,
 }
 
-/// A connection.
+/// Creates a connection.
 pub fn pair(
     id: ConnId,
     to: Holder,
@@ -92,12 +92,12 @@ pub fn pair(
 }
 
 impl ClientEnd {
-    /// Its number.
+    /// Returns the number of the connection.
     pub fn id(&self) -> ConnId {
         self.shared.id
     }
 
-    /// Sends bytes; they arrive in order.
+    /// Sends bytes. They arrive in order.
     pub fn send(&mut self, bytes: Vec<u8>) {
         let env = self.shared.env.clone();
         self.last = self.last.max(env.now().after(env.jitter(self.latency)));
@@ -112,8 +112,8 @@ impl ClientEnd {
         );
     }
 
-    /// The next bytes that the door wrote; None once the door is gone and everything was read. This future may be dropped at any
-    /// point without losing anything.
+    /// Returns the next bytes that the door wrote, or None once the door's end is dropped and all its bytes were read. Dropping this future
+    /// loses no bytes.
     pub async fn receive(&mut self) -> Option<Written> {
         let shared = self.shared.clone();
         let is_there = std::future::poll_fn(|cx| {
@@ -129,8 +129,8 @@ impl ClientEnd {
         shared.lock().written.pop_front()
     }
 
-    /// Leaves the connection. Bytes that are under way arrive after `later`, and the end with them; with None they are lost, and
-    /// the door learns of the end at once.
+    /// Closes the client's end. With `Some(later)`, all bytes in flight arrive no earlier than that, and then the end. With None they are
+    /// lost, and the door sees the end at once.
     pub fn leave(self, later: Option<Duration>) {
         let shared = self.shared.clone();
         let env = shared.env.clone();
@@ -139,7 +139,7 @@ impl ClientEnd {
             both.under_way.clear();
             both.arrived.clear();
         } else {
-            // Held up, all of it.
+            // Hold up all bytes in flight.
             let until = env.now().after(later.unwrap_or_default());
             shared.lock().under_way.iter_mut().for_each(|(at, _)| *at = until.max(*at));
         }

@@ -1,5 +1,5 @@
-//! A second implementation of ZooKeeper's tree and sessions, written from its documentation: it takes commands in log order and
-//! produces the answers that they must have. It keeps every state that a node ever had, by zxid.
+//! A second implementation of ZooKeeper's tree and sessions, written from ZooKeeper's documentation. It applies commands in log order and
+//! returns the answers that they must have. It keeps all earlier states of every znode, by zxid.
 
 mod quota;
 
@@ -15,27 +15,27 @@ use atoll_zookeeper::jute::request::{CreateRequest, CreateTtlRequest, Request};
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
 use atoll_zookeeper::jute::{Jute, Reader};
 
-/// A node's life: node, incarnation.
+/// One life of a node: node id and incarnation.
 pub type Holder = (u32, u64);
 
 /// The zxid before the first change.
 pub const FIRST_ZXID: i64 = 1 << 32;
 
-/// When a node is deleted without a client, apart from ephemerals.
+/// When a znode that is not ephemeral is deleted without a request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goes {
-    /// It stays.
+    /// Never.
     Never,
-    /// After its last child.
+    /// When its last child is deleted (a container).
     Empty,
-    /// When it was not changed for so many milliseconds, and has no children.
+    /// When it has no children and was not changed for this many milliseconds.
     After(i64),
 }
 
 /// A znode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Znode {
-    /// What clients are told of it.
+    /// Its stat, as clients see it.
     pub stat: Stat,
     /// Its data.
     pub data: Option<Vec<u8>>,
@@ -61,7 +61,7 @@ impl Znode {
         Znode { stat, data, children: Arc::default(), created: 0, goes: Goes::Never }
     }
 
-    /// Whether it may go by itself at this time.
+    /// Returns whether the znode may be deleted without a request of a client at this time.
     fn is_due(&self, time_ms: i64) -> bool {
         self.children.is_empty()
             && match self.goes {
@@ -71,7 +71,7 @@ impl Znode {
             }
     }
 
-    /// A child came or went.
+    /// Adds or removes a child.
     fn child(&mut self, zxid: i64, name: &str, is_there: bool) {
         let children = Arc::make_mut(&mut self.children);
         if is_there {
@@ -89,44 +89,44 @@ impl Znode {
 /// A session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Who has it may attach.
+    /// A client must know it to attach.
     pub password: Vec<u8>,
-    /// In milliseconds; -1 once it has ended, but for ephemerals that are left.
+    /// In milliseconds. -1 if the session has ended but some of its ephemerals are not deleted yet.
     pub timeout_ms: i32,
-    /// Who holds it.
+    /// The node that holds it, in one life.
     pub holder: Holder,
-    /// How often it has got a holder.
+    /// How often it was attached or taken over.
     pub moves: i64,
     ephemerals: BTreeSet<String>,
 }
 
-/// What happened to a path, as watches see it.
+/// A change of a path, as watches report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// By which change of the state.
+    /// The zxid of the change.
     pub zxid: i64,
-    /// What an event of it tells.
+    /// The type of its event.
     pub kind: EventType,
-    /// Where.
+    /// The path.
     pub path: String,
 }
 
-/// What a command did to sessions.
+/// Whether a command expired a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Nothing.
+    /// No session expired.
     Nothing,
     /// This session expired; the value is its state before.
     Expired(i64, Session),
 }
 
-/// The answer that a command must have: done or refused, and the bytes.
+/// The answer that a command must have.
 pub struct Expected {
-    /// Whether it changed something.
+    /// Whether the command took effect.
     pub done: bool,
-    /// zxid, error, body.
+    /// The bytes of the answer: zxid, error, body.
     pub answer: Vec<u8>,
-    /// Besides.
+    /// Whether it expired a session.
     pub told: Told,
 }
 
@@ -135,20 +135,20 @@ pub struct Expected {
 pub struct Model {
     now: BTreeMap<String, Znode>,
     was: BTreeMap<String, Vec<(i64, Option<Znode>)>>,
-    /// The sessions that are there.
+    /// All sessions.
     pub sessions: BTreeMap<i64, Session>,
     opened: i64,
-    /// The newest change.
+    /// The zxid of the newest change.
     pub zxid: i64,
-    /// Everything that watches may tell, in order.
+    /// All changes that watches may report, in order.
     pub changes: Vec<Change>,
-    /// The effects of the current command so far, to be rolled back.
+    /// Paths that the current command has changed, with their earlier state, for a rollback.
     undo: Vec<(String, Option<Znode>)>,
-    /// The command at hand came through a door that refuses what is above a quota.
+    /// Whether the current command came through a door that enforces quotas.
     enforces_quota: bool,
 }
 
-/// Parent and name.
+/// Splits a path into parent and name.
 pub fn split(path: &str) -> (&str, &str) {
     match path.rsplit_once('/') {
         Some(("", name)) => ("/", name),
@@ -187,35 +187,35 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Paths that ever had a node.
+    /// Returns all paths that have or had a znode.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.was.keys().map(String::as_str)
     }
 
-    /// Whether a session is there for its client.
+    /// Returns whether a session is open.
     pub fn lives(&self, session: i64) -> bool {
         self.sessions.get(&session).is_some_and(|s| s.timeout_ms >= 0)
     }
 
-    /// Nodes that are there, and ephemerals among them.
+    /// Returns the number of znodes, and how many of them are ephemeral.
     pub fn counts(&self) -> (usize, usize) {
         (self.now.len(), self.sessions.values().map(|s| s.ephemerals.len()).sum())
     }
 
-    /// Nodes that will go by themselves if nobody comes: containers that are empty, and what has a time to live.
+    /// Returns the znodes that are due for deletion sooner or later: empty containers, and znodes with a time to live and no children.
     pub fn transients(&self) -> impl Iterator<Item = &str> {
         let goes = |node: &Znode| node.is_due(i64::MAX);
         self.now.iter().filter(move |(_, node)| goes(node)).map(|(path, _)| path.as_str())
     }
 
-    /// A node as it was after a change.
+    /// Returns the znode as it was after the change `zxid`.
     pub fn at(&self, path: &str, zxid: i64) -> Option<&Znode> {
         let was = self.was.get(path)?;
         let behind = was.partition_point(|(z, _)| *z <= zxid);
         was[..behind].last()?.1.as_ref()
     }
 
-    /// The changes of a node after `zxid` up to `most`.
+    /// Returns the zxids at which a znode changed, above `zxid` and up to `most`.
     pub fn turns(&self, path: &str, zxid: i64, most: i64) -> impl Iterator<Item = i64> {
         let was = self.was.get(path).map(Vec::as_slice).unwrap_or_default();
         was.iter().map(|(z, _)| *z).filter(move |z| *z > zxid && *z <= most)
@@ -229,7 +229,7 @@ impl Model {
         self.undo.push((path.to_owned(), before));
     }
 
-    /// Applies a command. `by` proposed it.
+    /// Applies a command that `by` proposed.
     pub fn apply(&mut self, by: Holder, time_ms: u64, command: &[u8]) -> Expected {
         let newest = self.zxid;
         let changes = self.changes.len();
@@ -343,7 +343,7 @@ impl Model {
                 0 => Err(ErrorCode::NoNode.into()),
                 gone => nothing(gone.to_vec()),
             },
-            // No load of the scenario asks for these.
+            // No load of the scenario sends these.
             Command::Announce(_)
             | Command::Forget(_)
             | Command::RaiseEpoch
@@ -366,7 +366,8 @@ impl Model {
         if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
     }
 
-    /// Deletes this many ephemerals of a session, and with the last of them the session. Until then its client has already lost it.
+    /// Deletes up to `at_most` ephemerals of a session, and the session with the last of them. The client has lost the session from the
+    /// first step.
     fn end_a_step(&mut self, id: i64, at_most: usize) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.timeout_ms = -1;
@@ -443,7 +444,7 @@ impl Model {
         let mut out = Vec::new();
         for (n, op) in request.ops.iter().enumerate() {
             let Err(code) = self.one(session, time_ms, op, &mut out) else { continue };
-            // The nodes are put back by the caller.
+            // The caller rolls back the znodes.
             for (id, before) in ephemerals {
                 self.sessions.entry(id).and_modify(|s| s.ephemerals = before);
             }

@@ -1,8 +1,7 @@
-//! A second implementation of quotas: the contents of `zookeeper_stats` are recounted after each change, where the product adds and
-//! subtracts.
+//! A second implementation of quotas. It recounts `zookeeper_stats` after each change, while the product adds and subtracts.
 //!
-//! The load gives every quota its limits before its stats and deletes neither, and no quota lies below another. The stats are
-//! therefore always correct.
+//! The load creates the limits of every quota before its stats, deletes neither, and nests no quotas. The stats are therefore always
+//! correct.
 
 use atoll_core::testing::hit;
 use atoll_zookeeper::jute::codes::ErrorCode;
@@ -13,7 +12,7 @@ const QUOTAS: &str = "/zookeeper/quota";
 const LIMITS: &str = "/zookeeper_limits";
 const STATS: &str = "/zookeeper_stats";
 
-/// The hard limit of this name in such a node's text, if it has one.
+/// Returns the hard limit with this name in the text of a limits znode, if it has one.
 fn hard(text: &[u8], name: &str) -> Option<i64> {
     let text = String::from_utf8_lossy(text);
     let value = text.split([',', ';']).find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
@@ -21,14 +20,14 @@ fn hard(text: &[u8], name: &str) -> Option<i64> {
 }
 
 impl Model {
-    /// The subtree with a quota that a path lies in.
+    /// Returns the subtree with a quota that contains a path.
     fn limited<'p>(&self, path: &'p str) -> Option<&'p str> {
         let ends = path.match_indices('/').skip(1).map(|(at, _)| at).chain([path.len()]);
         let tops = ends.map(|end| &path[..end]);
         tops.filter(|top| self.now.contains_key(&format!("{QUOTAS}{top}{LIMITS}"))).last()
     }
 
-    /// Nodes, and bytes of their data, at and below a node.
+    /// Returns the number of znodes in a subtree, and the bytes of their data.
     fn usage(&self, top: &str) -> (i64, i64) {
         let is_in =
             |path: &str| path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -37,7 +36,7 @@ impl Model {
         sizes.fold((0, 0), |(nodes, bytes), size| (nodes + 1, bytes + size))
     }
 
-    /// Whether the quota of a path allows this many more nodes and bytes.
+    /// Checks whether the quota of a path allows this many more znodes and bytes.
     pub(super) fn allows(&self, path: &str, nodes: i64, bytes: i64) -> Result<(), ErrorCode> {
         let Some(top) = self.limited(path).filter(|_| self.enforces_quota) else { return Ok(()) };
         let limits = &self.now[&format!("{QUOTAS}{top}{LIMITS}")];
@@ -54,7 +53,7 @@ impl Model {
         Ok(())
     }
 
-    /// Something changed at a path: its stats follow.
+    /// Recounts the stats that a change at a path affects.
     pub(super) fn recount(&mut self, path: &str) {
         let stats_of = path.strip_prefix(QUOTAS).and_then(|rest| rest.strip_suffix(STATS));
         let Some(top) = stats_of.or_else(|| self.limited(path)) else { return };
