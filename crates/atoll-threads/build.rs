@@ -1,12 +1,12 @@
-//! Copies the product's files that threads share, so that the tests compile them over the checker's types; and once more for each
-//! known bug, with that bug in it.
+//! Copies the product's files that contain state shared by threads, so that the tests compile them with the checker's types. Makes
+//! another copy for each known bug, with that bug in it.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 include!("src/bugs.rs");
 
-/// Modules of the copies, and the files that they are copies of.
+/// The modules of the copies, and the files from which they are copied.
 const PIECES: [(&str, &str); 11] = [
     ("ticket", "atoll-core/src/ticket.rs"),
     ("ready", "atoll-core/src/ready.rs"),
@@ -21,7 +21,7 @@ const PIECES: [(&str, &str); 11] = [
     ("key_range", "atoll-db/src/key_range.rs"),
 ];
 
-/// What the product calls them, and where they are here.
+/// Paths in the product, and their replacements in the copies.
 const NAMES: [(&str, &str); 4] = [
     ("atoll_core::sync::", "crate::sync::"),
     ("use atoll_core::{Completer", "use super::ticket::{Completer"),
@@ -29,7 +29,7 @@ const NAMES: [(&str, &str); 4] = [
     ("use atoll_core::wait_list::", "use super::wait_list::"),
 ];
 
-/// The product's text of each piece, without its tests and its comments, so that a bug is found in the code however it is described.
+/// Returns the product's code of each piece, without tests and comments. The text of a bug therefore does not depend on comments.
 fn pieces(crates: &Path) -> Vec<(&'static str, String)> {
     let read = |(module, file): &(&'static str, &str)| {
         let path = crates.join(file);
@@ -47,7 +47,7 @@ fn pieces(crates: &Path) -> Vec<(&'static str, String)> {
     PIECES.iter().map(read).collect()
 }
 
-/// Writes the pieces into a folder; declarations of their modules.
+/// Writes the pieces into a folder. Returns the declarations of their modules.
 fn write(folder: &Path, pieces: &[(&str, String)]) -> String {
     fs::create_dir_all(folder).expect("a folder for the copies");
     let mut declared = String::new();

@@ -1,16 +1,17 @@
-// Known bugs, which the checker must find: a check that cannot fail shows nothing. Each is a change of the text of one of the product's
-// files; if that text is not there any more, the build says so. Read by `build.rs`.
+// Known bugs that the checker must find, because a check that cannot fail proves nothing. Each bug replaces a piece of code in one
+// of the product's files. The build fails if it does not find that code exactly once, without comments. `build.rs` includes this
+// file.
 
 struct Bug {
-    /// Of its module.
+    /// The name of its module.
     name: &'static str,
-    /// The file it is in.
+    /// The module of the product's file that it changes.
     piece: &'static str,
     right: &'static str,
     wrong: &'static str,
-    /// Which scenario finds it.
+    /// The scenario that finds it.
     scenario: &'static str,
-    /// Part of what the scenario fails with.
+    /// A part of the message with which the scenario fails.
     seen: &'static str,
 }
 
@@ -143,7 +144,7 @@ const BUGS: [Bug; 20] = [
         scenario: "crowd::waits_for_positions",
         seen: "deadlock",
     },
-    // The product had this one: a command that waited in the queue when the replica halted was answered by nobody.
+    // The product once had this bug: a command that was queued when the replica halted never got an answer.
     Bug {
         name: "crowd_expects_an_entry_after_the_halt",
         piece: "crowd",
