@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use atoll_client::Reason;
 use atoll_client::proto;
-use atoll_core::{Directory, Level, NodeId};
+use atoll_core::{Abandoned, Directory, Level, NodeId};
 use atoll_log::Chain;
 use atoll_log::chain::MAX_CHAIN_BYTES;
 
@@ -36,8 +36,8 @@ impl NodeOperations {
         NodeOperations { parts }
     }
 
-    /// Runs `f` on the node's executor, so that it continues if the client disconnects (X8).
-    fn launch<T: Send + 'static>(
+    /// Runs `f`, which changes nothing, on the node's executor.
+    fn ask<T: Send + 'static>(
         &self,
         name: &'static str,
         f: impl Future<Output = Result<T, Refusal>> + Send + 'static,
@@ -45,6 +45,26 @@ impl NodeOperations {
         let ticket = self.parts.env.launch(name, f);
         Box::pin(async move { ticket.await.unwrap_or_else(|_| Err(Refusal::stopping())) })
     }
+
+    /// Runs `f`, which may change something, on the node's executor, so that it continues if the client disconnects (X8). If the node stops
+    /// meanwhile, the outcome is unknown.
+    fn change<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        f: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Pending<T> {
+        let ticket = self.parts.env.launch(name, f);
+        Box::pin(async move { ticket.await.unwrap_or_else(|gone| Err(interrupted(gone))) })
+    }
+}
+
+/// Returns the refusal of a node that stopped in the middle of a change.
+fn interrupted(gone: Abandoned) -> Refusal {
+    Refusal::unknown(
+        Reason::Abandoned,
+        gone.to_string(),
+        "look with `atoll status`; the request may be repeated",
+    )
 }
 
 fn refusal(error: &ChangeError) -> Refusal {
@@ -329,12 +349,12 @@ fn left(parts: &NodeParts, node: NodeId) -> Option<String> {
 
 impl Operations for NodeOperations {
     fn status(&self) -> Pending<proto::StatusReply> {
-        self.launch("operations.status", status(self.parts.clone()))
+        self.ask("operations.status", status(self.parts.clone()))
     }
 
     fn nodes(&self) -> Pending<Vec<proto::NodeInfo>> {
         let parts = self.parts.clone();
-        self.launch("operations.nodes", async move {
+        self.ask("operations.nodes", async move {
             // If this fails, an old table is better than none.
             let _ = parts.changes.refresh().await;
             Ok(infos(&parts))
@@ -343,7 +363,7 @@ impl Operations for NodeOperations {
 
     fn add_node(&self, request: proto::NodeAddRequest) -> Pending<proto::NodeReply> {
         let parts = self.parts.clone();
-        self.launch("operations.add", async move {
+        self.change("operations.add", async move {
             let node = NodeId(request.id);
             let good_port = request.address.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
             if node.0 == 0 || !good_port {
@@ -363,12 +383,12 @@ impl Operations for NodeOperations {
     }
 
     fn drain_node(&self, node: NodeId) -> Pending<proto::NodeReply> {
-        self.launch("operations.drain", drain(self.parts.clone(), node))
+        self.change("operations.drain", drain(self.parts.clone(), node))
     }
 
     fn remove_node(&self, node: NodeId) -> Pending<proto::NodeReply> {
         let parts = self.parts.clone();
-        self.launch("operations.remove", async move {
+        self.change("operations.remove", async move {
             if parts.members.candidates().len() <= 1 {
                 return Err(refusal(&ChangeError::LastOne(node, "anything")));
             }
@@ -381,7 +401,7 @@ impl Operations for NodeOperations {
 
     fn levels(&self) -> Pending<proto::LevelsReply> {
         let parts = self.parts.clone();
-        self.launch("operations.levels", async move {
+        self.ask("operations.levels", async move {
             let report = parts.upgrades.report().await;
             report.map(|r| levels_reply(&r)).map_err(|e| upgrade_refusal(&e))
         })
@@ -389,7 +409,7 @@ impl Operations for NodeOperations {
 
     fn upgrade(&self, to: Option<Level>) -> Pending<proto::LevelsReply> {
         let parts = self.parts.clone();
-        self.launch("operations.upgrade", async move {
+        self.change("operations.upgrade", async move {
             let report = parts.upgrades.raise(to).await;
             report.map(|r| levels_reply(&r)).map_err(|e| upgrade_refusal(&e))
         })

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::register::Unavailability;
 use atoll_contract::{Nonce, Register, RegisterError, Version, Written};
 use atoll_core::{Env, NodeId};
 
@@ -10,8 +11,8 @@ use super::Members;
 use super::role::KeepTable;
 use super::table::{MAX_MEMBERS, Member, MemberTable, RoleSet};
 
-/// Why a change of the table of members failed. The table was not changed, except that after `Register` and `Contended` an earlier attempt
-/// with an unknown outcome may have changed it.
+/// Why a change of the table of members failed. The table was not changed, except that after an unknown outcome of the register it may have
+/// been, or may still be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// The node is not a member.
@@ -92,6 +93,20 @@ pub enum ChangeError {
     Contended,
 }
 
+impl ChangeError {
+    /// Returns this error as it is after an earlier attempt: if that one is in doubt, a failure of this one does not mean that nothing
+    /// happened.
+    pub(super) fn after(self, in_doubt: bool) -> Self {
+        match self {
+            ChangeError::Register(RegisterError::NotWritten(why)) if in_doubt => {
+                RegisterError::Unknown(why).into()
+            }
+            ChangeError::Contended if in_doubt => RegisterError::Unknown(Unavailability::Busy).into(),
+            error => error,
+        }
+    }
+}
+
 /// The number of servers that a segment should have, so that a majority remains if one is lost.
 const SAFE_COPIES: usize = 3;
 /// The maximum number of attempts at one change.
@@ -140,7 +155,7 @@ impl Changes {
     ) -> Result<(MemberTable, bool), ChangeError> {
         let mut in_doubt = false;
         for attempt in 0..ATTEMPTS {
-            let mut table = self.refresh().await?;
+            let mut table = self.refresh().await.map_err(|e| e.after(in_doubt))?;
             let expected = Version(table.version);
             if !edit(&mut table)? {
                 return Ok((table, in_doubt));
@@ -155,11 +170,11 @@ impl Changes {
                 Ok(Written::Conflict(_)) => {}
                 // The next attempt reads the table and finds out whether the change was made.
                 Err(RegisterError::Unknown(_)) => in_doubt = true,
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(ChangeError::from(e).after(in_doubt)),
             }
             self.env.sleep(self.env.jitter(Duration::from_millis(10 << attempt.min(5)))).await;
         }
-        Err(ChangeError::Contended)
+        Err(ChangeError::Contended.after(in_doubt))
     }
 
     /// Writes this node's row: its addresses, roles and storage identity. A node that is not a member is refused, unless the table was

@@ -1,7 +1,13 @@
 #![allow(clippy::unwrap_used)]
 
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
 use super::*;
-use atoll_core::StorageId;
+use atoll_contract::Versioned;
+use atoll_contract::register::Unavailability;
+use atoll_core::{BoxFuture, Identity, Incarnation, NodeCore, Outputs, StorageId, Tick};
+use bytes::Bytes;
 
 const FOUR: NodeId = NodeId(4);
 
@@ -99,4 +105,71 @@ fn a_table_of_the_first_format_is_read_and_later_ones_are_refused() {
     let mut later = value.to_vec();
     later[0] = 3;
     assert!(MemberTable::decode(7, later.into()).is_err());
+}
+
+/// A register with prepared answers, each given once, whose table never changes.
+#[derive(Debug)]
+struct Scripted {
+    reads: Mutex<VecDeque<Option<RegisterError>>>,
+    writes: Mutex<VecDeque<RegisterError>>,
+}
+
+impl Register for Scripted {
+    fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
+        let now = Versioned { version: Version(7), value: one().encode(), nonce: Nonce(1) };
+        let failed = self.reads.lock().unwrap().pop_front().flatten();
+        Box::pin(std::future::ready(failed.map_or(Ok(now), Err)))
+    }
+
+    fn write_if(&self, _: Version, _: Bytes, _: Nonce) -> BoxFuture<'_, Result<Written, RegisterError>> {
+        let now = Versioned { version: Version(7), value: one().encode(), nonce: Nonce(1) };
+        let failed = self.writes.lock().unwrap().pop_front();
+        Box::pin(std::future::ready(failed.map_or(Ok(Written::Conflict(now)), Err)))
+    }
+}
+
+/// What [`Changes::add`] returns when the register answers like this, first the reads, then the writes.
+fn added(
+    reads: Vec<Option<RegisterError>>,
+    writes: Vec<RegisterError>,
+) -> Result<(MemberTable, bool), ChangeError> {
+    let mut core = NodeCore::new(NodeId(1), Incarnation(1), 1);
+    let env = core.env();
+    let register = Scripted { reads: Mutex::new(reads.into()), writes: Mutex::new(writes.into()) };
+    let identity = Identity {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        storage: StorageId(11),
+        log: true,
+        sequencer: true,
+        meta: true,
+        draining: false,
+        failed: false,
+    };
+    let changes = Changes::new(env.clone(), Arc::new(register), Members::new(identity, one()));
+    let mut done = env.launch("test", async move { changes.add(FOUR, "d:1", None).await });
+    let mut now = Tick(0);
+    loop {
+        core.turn(now, &mut Outputs::default());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        if let std::task::Poll::Ready(done) = std::pin::Pin::new(&mut done).poll(&mut cx) {
+            return done.unwrap();
+        }
+        now = now.after(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_failure_after_a_write_in_doubt_leaves_the_doubt() {
+    let quorum = RegisterError::NotWritten(Unavailability::NoQuorum);
+    let doubt = RegisterError::Unknown(Unavailability::NoQuorum);
+    assert_eq!(added(vec![Some(quorum.clone())], vec![]), Err(quorum.clone().into()), "nothing was sent");
+    assert_eq!(added(vec![], vec![quorum.clone()]), Err(quorum.clone().into()), "nothing was written");
+    assert_eq!(added(vec![], vec![]), Err(ChangeError::Contended));
+    let unread = added(vec![None, Some(quorum.clone())], vec![doubt.clone()]);
+    assert_eq!(unread, Err(doubt.clone().into()), "the table could not be read again");
+    let unwritten = added(vec![], vec![doubt.clone(), quorum]);
+    assert_eq!(unwritten, Err(doubt.clone().into()), "the second write failed for sure, the first did not");
+    let contended = added(vec![], vec![doubt]);
+    assert_eq!(contended, Err(RegisterError::Unknown(Unavailability::Busy).into()));
 }

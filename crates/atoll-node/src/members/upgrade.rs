@@ -48,6 +48,16 @@ pub enum UpgradeError {
     Table(#[from] ChangeError),
 }
 
+impl UpgradeError {
+    /// See [`ChangeError::after`].
+    fn after(self, in_doubt: bool) -> Self {
+        match self {
+            UpgradeError::Table(error) => error.after(in_doubt).into(),
+            error => error,
+        }
+    }
+}
+
 impl From<RegisterError> for UpgradeError {
     fn from(error: RegisterError) -> Self {
         UpgradeError::Table(error.into())
@@ -131,17 +141,20 @@ impl Upgrades {
         Ok(())
     }
 
-    /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything.
+    /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything. Returns the resulting tables,
+    /// and whether this call changed the levels. If an earlier attempt has an unknown outcome and a later one finds nothing to change, that
+    /// counts as changed.
     async fn edit(
         &self,
         mut edit: impl FnMut(&mut LevelTable, &MemberTable) -> Result<bool, UpgradeError>,
     ) -> Result<(LevelTable, MemberTable, bool), UpgradeError> {
+        let mut in_doubt = false;
         for attempt in 0..ATTEMPTS {
-            let mut table = self.read().await?;
+            let mut table = self.read().await.map_err(|e| e.after(in_doubt))?;
             // Read the members after the levels: a node announces its range before it becomes a member.
-            let members = self.changes.refresh().await?;
+            let members = self.changes.refresh().await.map_err(|e| e.after(in_doubt))?;
             if !edit(&mut table, &members)? {
-                return Ok((table, members, attempt > 0));
+                return Ok((table, members, in_doubt));
             }
             let me = self.env.node();
             table.announced.retain(|n, _| *n == me || members.version == 0 || members.nodes.contains_key(n));
@@ -151,13 +164,14 @@ impl Upgrades {
                     table.version = version.0;
                     return Ok((table, members, true));
                 }
+                Ok(Written::Conflict(_)) => {}
                 // The next attempt reads the table and finds out whether the change was made.
-                Ok(Written::Conflict(_)) | Err(RegisterError::Unknown(_)) => {}
-                Err(e) => return Err(e.into()),
+                Err(RegisterError::Unknown(_)) => in_doubt = true,
+                Err(e) => return Err(ChangeError::from(e).after(in_doubt).into()),
             }
             self.env.sleep(self.env.jitter(Duration::from_millis(10 << attempt.min(5)))).await;
         }
-        Err(ChangeError::Contended.into())
+        Err(ChangeError::Contended.after(in_doubt).into())
     }
 
     /// Announces to the cluster what this program can read. Must be called before this node joins. After that, this node may read and write
@@ -255,10 +269,12 @@ impl Upgrades {
             (table.active, table.founding) = (to, false);
             Ok(changed)
         });
-        let (table, members, _) = edited.await?;
+        let (table, members, changed) = edited.await?;
         self.learn(table.active).await?;
         if raised {
             hit("levels.raised");
+        }
+        if changed {
             self.spread().await;
         }
         Ok(LevelReport { possible: table.highest_of_all(&members), table, members, raised })
