@@ -11,7 +11,9 @@ from it to the old one.
 """
 
 import atexit
+import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import threading
@@ -33,13 +35,14 @@ CURRENT, NEXT = 2, 3
 
 
 def next_program(given):
-    """The program one level ahead: as given, or built into a folder of its own."""
+    """The program one level ahead: as given, or built from the libraries that the tests have built, and kept under a name of its own."""
     if given:
         return pathlib.Path(given).resolve()
-    target = ROOT / "target/next-level"
-    command = ["cargo", "build", "--quiet", "-p", "atoll", "--features", "next-level", "--target-dir", target]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return target / "debug/atoll"
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
+    subprocess.run(["cargo", "build", "--quiet", "-p", "atoll", "--features", "next-level"], cwd=ROOT, check=True)
+    kept = target / "debug/atoll-next-level"
+    shutil.copy2(target / "debug/atoll", kept)
+    return kept
 
 
 class Fleet(Cluster):
