@@ -247,6 +247,24 @@ impl Keys for Counting {
     }
 }
 
+/// A client may write any number into the usage. Adding to it must not stop the replicas.
+#[test]
+fn usage_that_a_client_made_up_wraps_as_in_zookeeper() {
+    for (count, next) in [(i64::MAX, i64::MIN), (i64::MIN, i64::MIN + 1)] {
+        let mut bench = Bench::new(true);
+        bench.create("/q", 0).unwrap();
+        bench.set_quota("/q", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=-1");
+        let stats = "/zookeeper/quota/q/zookeeper_stats";
+        bench.set(stats, format!("count={count},bytes={count}").as_bytes()).unwrap();
+        bench.create("/q/a", 1).unwrap();
+        match bench.replica.node(stats).unwrap().data {
+            Data::Here(text) => assert_eq!(text, format!("count={next},bytes={next}")),
+            other => panic!("{other:?}"),
+        }
+        bench.delete("/q/a").unwrap();
+    }
+}
+
 #[test]
 fn the_search_for_a_quota_costs_no_more_with_the_depth_of_the_path() {
     let mut bench = Bench::new(false);

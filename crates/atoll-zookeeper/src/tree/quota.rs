@@ -34,7 +34,7 @@ pub(super) fn is_limit(path: &str) -> bool {
 /// Nodes to count at once.
 const PAGE: usize = 1000;
 
-/// The contents of such a node; -1 for values that it does not have.
+/// The contents of such a node; -1 for values that it does not have. A client may write any number, so sums wrap, as in ZooKeeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Track {
     count: i64,
@@ -130,8 +130,8 @@ impl<K: Keys> TreeState<'_, K> {
         let Some((top, limits)) = self.limited(of) else { return Ok(()) };
         let Some((stats_path, stats)) = self.quota_node(top, STATS) else { return Ok(()) };
         let now = Track::parse(&self.text(&stats_path, &stats));
-        let of_count = judge(now.count + count, limits.count, limits.count_hard);
-        let of_bytes = judge(now.bytes + bytes, limits.bytes, limits.bytes_hard);
+        let of_count = judge(now.count.wrapping_add(count), limits.count, limits.count_hard);
+        let of_bytes = judge(now.bytes.wrapping_add(bytes), limits.bytes, limits.bytes_hard);
         let verdicts = [(count != 0, of_count), (bytes != 0, of_bytes)];
         for (_, verdict) in verdicts.into_iter().filter(|(changes, _)| *changes) {
             match verdict {
@@ -163,7 +163,7 @@ impl<K: Keys> TreeState<'_, K> {
         let Some((top, _)) = self.limited(of) else { return };
         let Some((path, stats)) = self.quota_node(top, STATS) else { return };
         let before = Track::parse(&self.text(&path, &stats));
-        self.put_stats(top, before.count + count, before.bytes + bytes);
+        self.put_stats(top, before.count.wrapping_add(count), before.bytes.wrapping_add(bytes));
     }
 
     /// As in ZooKeeper, this neither changes the version nor emits an event.
