@@ -141,9 +141,9 @@ impl Upgrades {
         Ok(())
     }
 
-    /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything. Returns the resulting tables,
-    /// and whether this call changed the levels. If an earlier attempt has an unknown outcome and a later one finds nothing to change, that
-    /// counts as changed.
+    /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything. Returns the resulting
+    /// tables, and whether this call changed the levels. If an earlier attempt has an unknown outcome and a later one finds nothing to
+    /// change, that counts as changed.
     async fn edit(
         &self,
         mut edit: impl FnMut(&mut LevelTable, &MemberTable) -> Result<bool, UpgradeError>,
