@@ -53,6 +53,8 @@ class Fleet(Cluster):
         self.folder.mkdir(parents=True)
         self.programs = dict.fromkeys(range(1, nodes + 1), program)
         self.processes = dict.fromkeys(self.programs)
+        # The highest level that each program reads.
+        self.reads = {}
         ports = iter(free_ports(3 * nodes))
         self.ports = {number: (next(ports), next(ports), next(ports)) for number in self.programs}
         for number in self.programs:
@@ -99,10 +101,20 @@ class Fleet(Cluster):
         return (self.folder / f"n{number}.log").read_text(errors="replace")[-4000:]
 
     def move(self, number, program):
-        """One node to another program: stopped in good order, started, waited for."""
+        """One node to another program: stopped in good order, started, waited for.
+
+        A restart is shorter than the silence after which the others miss a node, so their status cannot tell when it is back. What it
+        announces that it reads can.
+        """
         self.down(number)
         self.run(number, program)
+        if program in self.reads:
+            poll(f"node {number} announces its program", 60, lambda: self.highest(number) == self.reads[program], every=0.1)
         self.wait_whole()
+
+    def highest(self, number):
+        """The highest level that a node has announced to read."""
+        return next((m["highest"] for m in self.level()["members"] if m["node"] == number and m["announced"]), None)
 
     def wait_whole(self):
         """Until all nodes are up and all logs healthy."""
@@ -203,6 +215,7 @@ def body(drill):
     first = pathlib.Path(drill.args.first_bin).resolve() if drill.args.first_bin else None
     stay, compared, rows = drill.args.stay, 0, []
     with Fleet(old, first or old, drill.folder / "cluster") as cluster:
+        cluster.reads = {old: CURRENT, new: NEXT}
         cluster.atoll("log", "create", "--log", LOG)
         load = Load(cluster, drill.folder, LOG, depth=32).start()
         bench = Bench(cluster.zookeeper())
