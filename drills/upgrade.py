@@ -13,7 +13,6 @@ from it to the old one.
 import atexit
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import threading
@@ -41,8 +40,9 @@ def next_program(given):
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
     subprocess.run(["cargo", "build", "--quiet", "-p", "atoll", "--features", "next-level"], cwd=ROOT, check=True)
     kept = target / "debug/atoll-next-level"
-    shutil.copy2(target / "debug/atoll", kept)
-    return kept
+    # Moved, so that nobody takes it for the program of this tree. A rename onto another name of the same file would do nothing.
+    kept.unlink(missing_ok=True)
+    return (target / "debug/atoll").rename(kept)
 
 
 class Fleet(Cluster):
