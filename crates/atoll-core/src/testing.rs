@@ -27,7 +27,7 @@ impl Mutant {
         Mutant { name, caught_by }
     }
 
-    /// Returns the name by which a program is told to inject it.
+    /// Returns the name that selects this bug, as in `--mutant NAME`.
     pub fn name(self) -> &'static str {
         self.name
     }

@@ -85,7 +85,7 @@ pub(super) struct Item {
     pub(super) op: OpId,
     pub(super) payload: Bytes,
     /// No copy of the record is below this position; an attempt, by this node or another, may have put one here or above. None: unknown,
-    /// and this node has not been told of any attempt.
+    /// and this node does not know of any attempt.
     pub(super) since: Option<LogPos>,
     /// The log must be searched from `since` before this node sends the record.
     pub(super) seek: bool,

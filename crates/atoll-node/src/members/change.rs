@@ -11,8 +11,8 @@ use super::Members;
 use super::role::KeepTable;
 use super::table::{MAX_MEMBERS, Member, MemberTable, RoleSet};
 
-/// Why a change of the table of members failed. The table was not changed, except that after an unknown outcome of the register it may have
-/// been, or may still be.
+/// Why a change of the table of members failed. The table was not changed, unless the error is an unknown outcome of its register: then the
+/// change may have been made, or may still be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// The node is not a member.
