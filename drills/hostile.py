@@ -5,7 +5,7 @@ Three nodes run under `atoll dev`. A separate process (hostile_zookeeper.py) dra
 counts, depths, sizes and pipelines, from clients that read their replies or do not. Meanwhile a healthy client at each node writes and
 reads small nodes, one after the other. Its longest write takes at most half a second, no session of it ends, and in the end every node has
 everything that it wrote. Each node's memory stays below 1.2 GB. The table shows the longest write for each kind of hostile request. The
-drill also measures how long the machine itself stood still, because such a stall is not the program's fault.
+drill also measures how long the machine or its disk stood still (stalls.py), because such a stall is not the program's fault.
 """
 
 import bisect
@@ -21,6 +21,7 @@ import jute
 from bounded import memory_of
 from cluster import Cluster, Drill, Failed, need, say, table
 from jute import Wire
+from stalls import Machine
 
 # The longest write of the healthy client, seconds.
 WRITE_WITHIN = 0.5
@@ -32,38 +33,17 @@ SLOW = 0.25
 PAUSE = 0.005
 
 
-class Clock(threading.Thread):
-    """How long this process is kept from running when it wants to."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.late = []
-        self.start()
-
-    def run(self):
-        while True:
-            before = time.monotonic()
-            time.sleep(0.005)
-            late = time.monotonic() - before - 0.005
-            if late > 0.05:
-                self.late.append((before, late))
-
-    def stalled(self, begin, end):
-        """For how long, between two moments."""
-        return sum(late for at, late in self.late if at < end and at + late + 0.005 > begin)
-
-
 class Healthy(threading.Thread):
     """Writes a small node of its own at one server, and reads it back, again and again."""
 
-    def __init__(self, host, name, clock):
+    def __init__(self, host, name, machine):
         super().__init__(daemon=True)
-        self.host, self.clock = host, clock
+        self.host, self.machine = host, machine
         self.path, self.trouble, self.over = f"/healthy-{name}", None, threading.Event()
         self.wire = Wire(host, timeout_ms=20_000, patience_s=60)
         need(self.wire.call(jute.CREATE, jute.create(self.path, b"0"))[1] == 0, "the healthy client cannot create")
         need(self.wire.call(jute.CREATE, jute.create(self.path + "/mine", flags=1))[1] == 0, "the healthy client cannot create")
-        # (began, seconds, of them the machine's)
+        # (began, seconds)
         self.writes, self.reads, self.count = [], [], 0
         # Of the writes, those that are not reported yet.
         self.slow = collections.deque()
@@ -80,12 +60,16 @@ class Healthy(threading.Thread):
                 _, error, reply = self.wire.call(jute.GET, jute.watched(self.path))
                 read = time.monotonic()
                 need(error == 0 and reply.buffer() == b"%d" % self.count, f"the healthy client reads what it did not write: {error}")
-                for rows, begin, end in ((self.writes, began, wrote), (self.reads, wrote, read)):
-                    rows.append((begin, end - begin, min(end - begin, self.clock.stalled(begin, end)) if end - begin > 0.1 else 0.0))
+                self.writes.append((began, wrote - began))
+                self.reads.append((wrote, read - wrote))
                 if wrote - began > SLOW:
                     self.slow.append(self.writes[-1])
         except (OSError, ConnectionError, Failed, AssertionError) as error:
             self.trouble = f"at {self.host} after {self.count} writes: {error!r}"
+
+    def without_stalls(self, rows):
+        """These calls, and for how long the machine stood still during each. Not asked at once, because a stall is noted after it ended."""
+        return [(at, took, min(took, self.machine.stalled(at, at + took)) if took > 0.1 else 0.0) for at, took in rows]
 
 
 class Memory(threading.Thread):
@@ -129,8 +113,8 @@ class Calls:
 def by_case(spans, healthy, memory):
     """Rows of the table: a case, how often, the longest write and read of the healthy clients, most memory."""
     cases = {}
-    writes = Calls([row for h in healthy for row in h.writes])
-    reads = Calls([row for h in healthy for row in h.reads])
+    writes = Calls([row for h in healthy for row in h.without_stalls(h.writes)])
+    reads = Calls([row for h in healthy for row in h.without_stalls(h.reads)])
     for case, begin, end in spans:
         row = cases.setdefault(case, [0, 0.0, 0.0, 0.0, 0])
         row[0] += 1
@@ -145,7 +129,7 @@ def report_slow(case, healthy):
     """Reports the slow writes of the healthy clients since the last report: in an hour nobody waits for the table to see the first."""
     for h in healthy:
         while h.slow:
-            _, took, stalled = h.slow.popleft()
+            _, took, stalled = h.without_stalls([h.slow.popleft()])[0]
             say(f"  {case}: a write at {h.host} took {took * 1e3:.0f} ms, of which the machine stood still for {stalled * 1e3:.0f}")
 
 
@@ -187,10 +171,10 @@ def check_data(cluster, healthy):
 
 
 def body(drill):
-    clock = Clock()
+    machine = Machine(drill.folder)
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
         before = {n.id: n.pid for n in cluster.nodes()}
-        healthy = [Healthy(n.zookeeper, n.id, clock) for n in cluster.nodes()]
+        healthy = [Healthy(n.zookeeper, n.id, machine) for n in cluster.nodes()]
         memory = Memory(cluster)
         spans = attack(drill, cluster, healthy)
         # What was asked last may still be under way.
@@ -208,11 +192,11 @@ def body(drill):
             need(not h.trouble, f"the healthy client {h.trouble}")
         need({n.id: n.pid for n in cluster.nodes()} == before, "a node ended")
         check_data(cluster, healthy)
-        all_writes = [row for h in healthy for row in h.writes]
+        all_writes = [row for h in healthy for row in h.without_stalls(h.writes)]
         most = max((took - stalled for at, took, stalled in all_writes), default=0.0)
         most_memory = memory.most(0, time.monotonic())
         drill.result.update(
-            writes=len(all_writes), longest_write_ms=round(most * 1e3), machine_stalled_ms=round(max((l for _, l in clock.late), default=0) * 1e3),
+            writes=len(all_writes), longest_write_ms=round(most * 1e3), processor_stalled_ms=round(machine.processor.longest() * 1e3), disk_stalled_ms=round(machine.disk.longest() * 1e3),
             most_memory_mb=round(most_memory / 1e6), requests=len(spans),
         )
         need(most_memory <= MEMORY_BYTES, f"a node took {most_memory} bytes of memory; at most {MEMORY_BYTES} is stated")
