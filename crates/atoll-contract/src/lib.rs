@@ -7,10 +7,12 @@
 //! | `entry.rs` | entries and batches, with their encoding |
 //! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that creates Loglets of one kind |
 //! | `plugin.rs` | the interface through which a protocol joins a node |
+//! | `cluster.rs` | the members of the cluster, as the procedures of a protocol see them |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
 //! | `conformance/` | the suites that every Loglet and every register must pass, and the driver that runs them |
 //! | `mutants.rs` | known bugs for tests |
 
+pub mod cluster;
 #[cfg(feature = "testing")]
 pub mod conformance;
 pub mod entry;
@@ -20,6 +22,7 @@ pub mod plugin;
 pub mod position;
 pub mod register;
 
+pub use cluster::{Cluster, Roster, RosterRow};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{
     AppendError, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
@@ -27,4 +30,6 @@ pub use loglet::{
     Unavailability,
 };
 pub use position::{LogPos, Offset};
-pub use register::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
+pub use register::{
+    ClusterRegisters, Holders, Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
+};

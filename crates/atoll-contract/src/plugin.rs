@@ -3,10 +3,17 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
-use atoll_core::{BoxFuture, Directory, Env, NodeCore, RoleKind, StorageId};
+use atoll_core::testing::{Listed, Mutant};
+use atoll_core::{BoxFuture, Directory, Env, Format, NodeCore, RoleKind, StorageId};
 
+use crate::cluster::Cluster;
 use crate::loglet::LogletProvider;
+use crate::register::ClusterRegisters;
+
+/// The numbers of messages that belong to the core and to the table of members.
+pub const CORE_WIRE_IDS: RangeInclusive<u16> = 1..=99;
 
 /// The node that a protocol joins.
 #[derive(Clone)]
@@ -15,8 +22,12 @@ pub struct Host {
     pub env: Env,
     /// The identity of its data directory.
     pub storage: StorageId,
-    /// The members of the cluster as the node sees them.
+    /// The members of the cluster as the node sees them, for placing Loglets.
     pub directory: Arc<dyn Directory>,
+    /// The cluster as the node sees it, for procedures that choose a group of members.
+    pub cluster: Arc<dyn Cluster>,
+    /// How often background procedures look at the cluster without a notification.
+    pub look_every: Duration,
 }
 
 /// A named procedure that runs in the background as long as its node.
@@ -27,6 +38,8 @@ pub type Procedure = (&'static str, BoxFuture<'static, ()>);
 pub struct Installed {
     /// Creates its Loglets, if it has any.
     pub loglets: Option<Arc<dyn LogletProvider>>,
+    /// Its registers, if it has any.
+    pub registers: Option<Arc<dyn ClusterRegisters>>,
     /// Procedures to start once the node has recovered.
     pub procedures: Vec<Procedure>,
 }
@@ -40,11 +53,16 @@ pub struct RoleName {
     pub name: &'static str,
 }
 
-/// A protocol as a plug-in: a crate of its own that joins a node through one line in the node's list.
+/// A protocol as a plug-in: a crate of its own that joins a node through one line in the list of protocols.
 ///
 /// ```
 /// use atoll_contract::plugin::{Host, Installed, Protocol, RoleName};
-/// use atoll_core::{Caller, Effects, Frame, Loc, Lsn, NodeCore, Role, RoleKind, Tick};
+/// use atoll_core::{Caller, Effects, Format, Frame, Loc, Lsn, NodeCore, Role, RoleKind, Tick};
+///
+/// atoll_core::message! {
+///     /// Its only message. It gets no answer.
+///     pub struct Whisper = 9000 {}
+/// }
 ///
 /// /// A role that answers nothing.
 /// struct Mute;
@@ -54,7 +72,7 @@ pub struct RoleName {
 ///     fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
 /// }
 ///
-/// #[derive(Debug)]
+/// #[derive(Clone, Debug)]
 /// struct MuteProtocol;
 ///
 /// impl Protocol for MuteProtocol {
@@ -70,11 +88,22 @@ pub struct RoleName {
 ///         &[RoleName { id: RoleKind(90), name: "mute" }]
 ///     }
 ///
+///     fn formats(&self) -> Vec<Format> {
+///         vec![Format::message::<Whisper>()]
+///     }
+///
 ///     fn install(&self, core: &mut NodeCore, _: &Host) -> Installed {
 ///         core.add_role(RoleKind(90), Box::new(Mute));
 ///         Installed::default()
 ///     }
+///
+///     fn boxed(&self) -> Box<dyn Protocol> {
+///         Box::new(self.clone())
+///     }
 /// }
+///
+/// let protocols = atoll_contract::plugin::Protocols::new(vec![MuteProtocol.boxed()]);
+/// assert!(protocols.check().is_ok());
 /// ```
 pub trait Protocol: Send + Sync + fmt::Debug {
     /// Returns its name, which is also the kind of its Loglets, if it has any.
@@ -86,6 +115,24 @@ pub trait Protocol: Send + Sync + fmt::Debug {
     /// Returns its roles on a node. No two protocols of a node share an id.
     fn roles(&self) -> &'static [RoleName];
 
+    /// Returns the formats of its messages and of what it stores.
+    fn formats(&self) -> Vec<Format>;
+
+    /// Returns the known bugs that tests can switch on in it.
+    fn mutants(&self) -> &'static [Mutant] {
+        &[]
+    }
+
+    /// Returns the situations that a long run of the simulator must reach.
+    fn coverage(&self) -> &'static [Listed] {
+        &[]
+    }
+
+    /// Changes a setting. Returns false if it has no setting with this name, or the value is too large for it.
+    fn set(&mut self, _setting: &str, _value: u64) -> bool {
+        false
+    }
+
     /// Returns whether the first segment of a new log should be of this kind in a cluster of this many members, if nobody requests another
     /// kind. The node uses the first protocol in its list that returns true.
     fn is_first_choice(&self, _members: usize) -> bool {
@@ -94,9 +141,17 @@ pub trait Protocol: Send + Sync + fmt::Debug {
 
     /// Adds its roles to a node's core, before the core recovers.
     fn install(&self, core: &mut NodeCore, host: &Host) -> Installed;
+
+    /// Returns a copy of it, with the same settings.
+    fn boxed(&self) -> Box<dyn Protocol>;
 }
 
-/// Two protocols of one node claim the same thing.
+/// Sets a number of any type, for [`Protocol::set`]. Returns false if the type has no such number.
+pub fn set_to<T: TryFrom<u64>>(setting: &mut T, value: u64) -> bool {
+    T::try_from(value).map(|value| *setting = value).is_ok()
+}
+
+/// Two protocols of one node claim the same thing, or one of them claims something of the core.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the protocols {one:?} and {other:?} both claim {what}")]
 pub struct Clash {
@@ -108,27 +163,75 @@ pub struct Clash {
     pub what: String,
 }
 
-/// Refuses protocols that share a name, a message number or a role id.
-pub fn check(protocols: &[&dyn Protocol]) -> Result<(), Clash> {
-    for (i, one) in protocols.iter().enumerate() {
-        for other in &protocols[..i] {
-            let clash = |what| Err(Clash { one: other.name(), other: one.name(), what });
-            if one.name() == other.name() {
-                return clash("the name".to_owned());
+/// A list of protocols with their settings. Where there is a choice, a node uses the first suitable one.
+#[derive(Debug, Default)]
+pub struct Protocols(Vec<Box<dyn Protocol>>);
+
+impl Clone for Protocols {
+    fn clone(&self) -> Self {
+        Protocols(self.iter().map(Protocol::boxed).collect())
+    }
+}
+
+impl Protocols {
+    /// Creates a list of these protocols.
+    pub fn new(protocols: Vec<Box<dyn Protocol>>) -> Self {
+        Protocols(protocols)
+    }
+
+    /// Returns this list with another protocol at its end.
+    pub fn with(mut self, protocol: impl Protocol + 'static) -> Self {
+        self.0.push(Box::new(protocol));
+        self
+    }
+
+    /// Returns the protocols in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Protocol> {
+        self.0.iter().map(|protocol| &**protocol)
+    }
+
+    /// Changes a setting of every protocol that has it. Returns how many do.
+    pub fn set(&mut self, setting: &str, value: u64) -> usize {
+        self.0.iter_mut().map(|protocol| usize::from(protocol.set(setting, value))).sum()
+    }
+
+    /// Returns the kind of the first segment of a new log in a cluster of this many members. None if no protocol suits.
+    pub fn first_choice(&self, members: usize) -> Option<&'static str> {
+        self.iter().find(|protocol| protocol.is_first_choice(members)).map(Protocol::name)
+    }
+
+    /// Refuses protocols that share a name, a message number or a role id.
+    pub fn check(&self) -> Result<(), Clash> {
+        for (i, one) in self.iter().enumerate() {
+            if let Some(range) = one.wire_ids().into_iter().find(|range| overlaps(range, &CORE_WIRE_IDS)) {
+                let what = format!("messages {} to {}", range.start(), range.end());
+                return Err(Clash { one: "the core", other: one.name(), what });
             }
-            if let Some(role) = one.roles().iter().find(|r| other.roles().iter().any(|o| o.id == r.id)) {
-                return clash(role.id.to_string());
-            }
-            let overlaps = |a: &RangeInclusive<u16>, b: &RangeInclusive<u16>| {
-                a.start() <= b.end() && b.start() <= a.end()
-            };
-            let (ids, theirs) = (one.wire_ids(), other.wire_ids());
-            if let Some(range) = ids.iter().find(|range| theirs.iter().any(|o| overlaps(range, o))) {
-                return clash(format!("messages {} to {}", range.start(), range.end()));
+            for other in self.iter().take(i) {
+                if let Some(what) = shared(one, other) {
+                    return Err(Clash { one: other.name(), other: one.name(), what });
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+}
+
+fn overlaps(a: &RangeInclusive<u16>, b: &RangeInclusive<u16>) -> bool {
+    a.start() <= b.end() && b.start() <= a.end()
+}
+
+/// Returns what both protocols claim, if there is anything.
+fn shared(one: &dyn Protocol, other: &dyn Protocol) -> Option<String> {
+    if one.name() == other.name() {
+        return Some("the name".to_owned());
+    }
+    if let Some(role) = one.roles().iter().find(|r| other.roles().iter().any(|o| o.id == r.id)) {
+        return Some(role.id.to_string());
+    }
+    let theirs = other.wire_ids();
+    let range = one.wire_ids().into_iter().find(|range| theirs.iter().any(|o| overlaps(range, o)))?;
+    Some(format!("messages {} to {}", range.start(), range.end()))
 }
 
 #[cfg(test)]
@@ -136,7 +239,7 @@ pub fn check(protocols: &[&dyn Protocol]) -> Result<(), Clash> {
 mod tests {
     use super::*;
 
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     struct Claims(&'static str, RangeInclusive<u16>, &'static [RoleName]);
 
     impl Protocol for Claims {
@@ -152,8 +255,16 @@ mod tests {
             self.2
         }
 
+        fn formats(&self) -> Vec<Format> {
+            Vec::new()
+        }
+
         fn install(&self, _: &mut NodeCore, _: &Host) -> Installed {
             Installed::default()
+        }
+
+        fn boxed(&self) -> Box<dyn Protocol> {
+            Box::new(self.clone())
         }
     }
 
@@ -161,13 +272,18 @@ mod tests {
     fn protocols_that_claim_the_same_are_refused_by_name() {
         const ROLE: RoleName = RoleName { id: RoleKind(70), name: "keeper" };
         let a = Claims("a", 100..=199, &[ROLE]);
-        let clash = |b: &Claims| check(&[&a, b]).unwrap_err().to_string();
-        assert_eq!(check(&[&a, &Claims("b", 200..=299, &[])]), Ok(()));
+        let check = |b: Claims| Protocols::default().with(a.clone()).with(b).check();
+        let clash = |b: Claims| check(b).unwrap_err().to_string();
+        assert_eq!(check(Claims("b", 200..=299, &[])), Ok(()));
         assert_eq!(
-            clash(&Claims("b", 199..=300, &[])),
+            clash(Claims("b", 199..=300, &[])),
             "the protocols \"a\" and \"b\" both claim messages 199 to 300"
         );
-        assert!(clash(&Claims("b", 200..=299, &[ROLE])).ends_with("both claim role 70"));
-        assert!(clash(&Claims("a", 200..=299, &[])).ends_with("both claim the name"));
+        assert!(clash(Claims("b", 200..=299, &[ROLE])).ends_with("both claim role 70"));
+        assert!(clash(Claims("a", 200..=299, &[])).ends_with("both claim the name"));
+        assert_eq!(
+            clash(Claims("b", 99..=99, &[])),
+            "the protocols \"the core\" and \"b\" both claim messages 99 to 99"
+        );
     }
 }

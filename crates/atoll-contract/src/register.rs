@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_core::BoxFuture;
+use atoll_core::{BoxFuture, NodeId};
 
 /// The number of writes to a register; 0 if it was never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,4 +118,23 @@ pub trait Registers: Send + Sync + fmt::Debug {
 
     /// Drops the local state of registers that were only read and are no longer in use. Call this from time to time.
     fn sweep(&self) {}
+}
+
+/// The nodes that hold the registers of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holders {
+    /// Counts the changes of the group; the first group has epoch 1.
+    pub epoch: u64,
+    /// The nodes of the group, in the order of their ids.
+    pub nodes: Vec<NodeId>,
+}
+
+/// Registers that a group of nodes holds together. A node that starts has to find the group first. Until then, every operation fails and is
+/// certain not to have happened.
+pub trait ClusterRegisters: Registers {
+    /// Returns the group, as this node knows it, or None if it has not found one yet.
+    fn holders(&self) -> Option<Holders>;
+
+    /// Returns how many registers have local state on this node.
+    fn open_registers(&self) -> usize;
 }

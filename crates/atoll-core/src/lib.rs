@@ -6,6 +6,7 @@
 //! | `budget.rs` | a limit on the bytes that all users on a node hold together |
 //! | `ids.rs` | nodes, lives, data directories, ticks, record numbers |
 //! | `codec.rs`, `frame.rs` | encoding and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
+//! | `format.rs` | the formats of messages and stored values, as lists that tools walk |
 //! | `role.rs` | a server role and its effects |
 //! | `role_table.rs` | the roles of a node and their deadlines |
 //! | `env.rs` | the interface between a procedure and the world: time, randomness, calls |
@@ -26,6 +27,7 @@
 pub mod budget;
 pub mod codec;
 pub mod env;
+pub mod format;
 pub mod frame;
 pub mod ids;
 pub mod level;
@@ -48,6 +50,7 @@ pub mod witness;
 pub use budget::Budget;
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
+pub use format::{Format, Mismatch};
 pub use frame::{Class, Envelope, Exchange, ForRole, Frame, Message, Outgoing, Rpc};
 pub use ids::{Incarnation, Lsn, NodeId, RoleKind, StorageId, Tick, roles};
 pub use level::{Level, LevelError, LevelRange, Levels};

@@ -10,7 +10,7 @@
 //! | `journal_recovery.rs` | a data directory of arbitrary bytes, and valid ones with damage |
 //! | `chain_decoder.rs` | the value of a log's register |
 //! | `batch_decoder.rs` | entries in the form in which they are sent and stored |
-//! | `message_decoder.rs` | every message kind of native, rmwpaxos and the core, and the values that they store |
+//! | `message_decoder.rs` | every message kind of the protocols and of the core, and the values that they store |
 //! | `snapshot_decoder.rs` | chunks of the database's state snapshots, and messages between replicas |
 //! | `jute_decoder.rs` | requests of ZooKeeper's clients, and the commands made from them |
 //! | `jute_connection.rs` | whole connections of ZooKeeper's clients, including four-letter words |

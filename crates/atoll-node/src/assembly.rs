@@ -3,44 +3,55 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use atoll_contract::Registry;
-use atoll_contract::plugin::{Host, Procedure};
+use atoll_contract::plugin::{Clash, Host, Procedure, Protocols};
+use atoll_contract::{ClusterRegisters, Registers, Registry};
 use atoll_core::sync::lock;
 use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_rmwpaxos::KnownGroup;
-use atoll_rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
 
 use crate::database::DatabaseCell;
 use crate::doors::tables::TablesCell;
 use crate::logs::Logs;
-use crate::members::bootstrap::Bootstrap;
 use crate::members::change::{ChangeError, Changes};
+use crate::members::cluster::NodeCluster;
 use crate::members::detector::Detector;
 use crate::members::gossip::GossipRole;
-use crate::members::late::LateRegisters;
 use crate::members::levels::{self, LevelRole};
-use crate::members::meta_group::MetaGroup;
 use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
 use crate::policy::{BackFiller, Collector, Guardian};
-use crate::protocols::Protocols;
 use crate::settings::Timings;
 
 /// The settings of every layer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Settings of failure detection and policy.
     pub timings: Timings,
     /// Settings of the virtual logs.
     pub log: LogOptions,
-    /// The protocols that provide Loglets.
+    /// The protocols that provide Loglets and registers, with their settings.
     pub protocols: Protocols,
-    /// Settings of the registers.
-    pub registers: RegisterOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (timings, log) = (Timings::default(), LogOptions::default());
+        Options { timings, log, protocols: atoll_protocols::all() }
+    }
+}
+
+/// Why a node cannot be assembled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AssemblyError {
+    /// Two protocols claim the same thing.
+    #[error(transparent)]
+    Clash(#[from] Clash),
+    /// No protocol provides registers, or more than one does.
+    #[error("{0} protocols provide registers; a node needs one that does")]
+    Registers(usize),
 }
 
 /// Everything that distinguishes this node from others.
@@ -81,7 +92,7 @@ pub struct NodeParts {
     /// Which nodes are members, and which of them are up.
     pub members: Members,
     /// The registers.
-    pub registers: LateRegisters,
+    pub registers: Arc<dyn ClusterRegisters>,
     /// The virtual logs.
     pub logs: Logs,
     /// The database, once it is open.
@@ -96,33 +107,44 @@ pub struct NodeParts {
     pub changes: Changes,
     /// Changes the feature level.
     pub upgrades: Upgrades,
-    known: KnownGroup,
     /// The procedures of the protocols that have not been started yet.
     procedures: Arc<Mutex<Vec<Procedure>>>,
     parts: Parts,
 }
 
 /// Assembles a node.
-pub fn assemble(parts: Parts) -> Assembly {
+///
+/// # Errors
+/// The protocols do not fit together.
+pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
     let me = &parts.identity;
     let options = &parts.options;
+    options.protocols.check()?;
     let levels = Levels::new(parts.levels, false);
     let mut core = NodeCore::with_levels(me.node, me.incarnation, parts.seed, levels.clone());
     let env = core.env();
     let members = Members::new(me.clone(), parts.first_table.clone());
 
-    let acceptor = Acceptor::new(me.node, me.storage, None);
-    let known = acceptor.known_group();
-    core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
-    let directory: Arc<Members> = Arc::new(members.clone());
-    let host = Host { env: env.clone(), storage: me.storage, directory };
+    let cluster = NodeCluster::new(env.clone(), members.clone(), parts.meta_founders.clone());
+    let host = Host {
+        env: env.clone(),
+        storage: me.storage,
+        directory: Arc::new(members.clone()),
+        cluster: Arc::new(cluster.clone()),
+        look_every: options.timings.patrol_every,
+    };
     let mut registry = Registry::new();
-    let mut procedures = Vec::new();
-    for protocol in options.protocols.all() {
+    let (mut all_registers, mut procedures) = (Vec::new(), Vec::new());
+    for protocol in options.protocols.iter() {
         let installed = protocol.install(&mut core, &host);
         registry = installed.loglets.into_iter().fold(registry, Registry::with);
+        all_registers.extend(installed.registers);
         procedures.extend(installed.procedures);
     }
+    let registers = match <[_; 1]>::try_from(all_registers) {
+        Ok([registers]) => registers,
+        Err(others) => return Err(AssemblyError::Registers(others.len())),
+    };
     core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
     core.add_role(crate::members::roles::LEVELS, Box::new(LevelRole::new(levels)));
     let detector = Detector::new(env.clone(), members.clone(), options.timings.clone());
@@ -134,16 +156,13 @@ pub fn assemble(parts: Parts) -> Assembly {
     core.add_role(atoll_db::roles::REPLICA, Box::new(ReplicaRole::new(env.clone(), database.shelf.clone())));
 
     let founders = 1 + parts.first_table.nodes.keys().filter(|node| **node != me.node).count();
-    let first = options.protocols.all().into_iter().find(|p| p.is_first_choice(founders));
-    let first_kind = first.map(|protocol| protocol.name().to_owned());
+    let first_kind = options.protocols.first_choice(founders).map(str::to_owned);
     let log_options = LogOptions { first_kind, ..options.log.clone() };
-    let registers = LateRegisters::default();
-    let shared = Arc::new(registers.clone());
-    let logs = Logs::new(env.clone(), shared.clone(), registry, log_options, members.changed.clone());
+    let logs = Logs::new(env.clone(), registers.clone(), registry, log_options, members.changed.clone());
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
-    let table_register = atoll_contract::Registers::register(&*shared, REGISTER);
-    let changes = Changes::new(env.clone(), table_register, members.clone());
-    let level_register = atoll_contract::Registers::register(&*shared, levels::REGISTER);
+    let changes = Changes::new(env.clone(), registers.register(REGISTER), members.clone());
+    cluster.settle(changes.clone());
+    let level_register = registers.register(levels::REGISTER);
     let upgrades = Upgrades::new(env.clone(), level_register, members.clone(), changes.clone());
     let tables = TablesCell::default();
     let zookeeper = Arc::default();
@@ -158,11 +177,10 @@ pub fn assemble(parts: Parts) -> Assembly {
         guardian,
         changes,
         upgrades,
-        known,
         procedures: Arc::new(Mutex::new(procedures)),
         parts,
     };
-    Assembly { core, node }
+    Ok(Assembly { core, node })
 }
 
 impl NodeParts {
@@ -171,7 +189,7 @@ impl NodeParts {
         &self.parts.identity
     }
 
-    /// Starts the procedures, which find the group of acceptors, join the cluster and guard the logs.
+    /// Starts the procedures, which find the registers, join the cluster and guard the logs.
     pub fn start(&self) {
         for (name, procedure) in std::mem::take(&mut *lock(&self.procedures)) {
             self.env.spawn(name, procedure);
@@ -181,27 +199,8 @@ impl NodeParts {
     }
 
     async fn run(self) {
-        let bootstrap = Bootstrap {
-            env: self.env.clone(),
-            storage: self.parts.identity.storage,
-            known: self.known.clone(),
-            founders: self.parts.meta_founders.clone(),
-            members: self.members.clone(),
-        };
-        let group = bootstrap.find_group().await;
-        self.registers.settle(RmwRegisters::new(self.env.clone(), group, self.parts.options.registers));
-        self.members.changed.notify();
+        self.find_registers().await;
         let every = self.parts.options.timings.patrol_every;
-        let meta = MetaGroup {
-            env: self.env.clone(),
-            members: self.members.clone(),
-            registers: self.registers.clone(),
-            known: self.known.clone(),
-            storage: self.parts.identity.storage,
-            changes: self.changes.clone(),
-            every,
-        };
-        self.env.spawn("meta_group", Box::pin(meta.run()));
         self.guardian.start();
         let filler = BackFiller {
             env: self.env.clone(),
@@ -213,6 +212,18 @@ impl NodeParts {
         let collector = Collector { env: self.env.clone(), logs: self.logs.clone(), every };
         self.env.spawn("collect", Box::pin(collector.run()));
         self.keep_joined().await;
+    }
+
+    /// Waits until the registers are found. Without them, the node can do nothing.
+    async fn find_registers(&self) {
+        let changed = &self.members.changed;
+        loop {
+            let seen = changed.count();
+            if self.registers.holders().is_some() {
+                return;
+            }
+            changed.after(seen).await;
+        }
     }
 
     /// Joins the cluster, and then follows the table of members forever.

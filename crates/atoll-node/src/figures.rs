@@ -61,8 +61,7 @@ impl Figures for NodeFigures {
             add("node_disk_failing", Some(("node", node.to_string())), f64::from(u8::from(failing)));
         }
         add("log_handles", None, self.parts.logs.open_handles() as f64);
-        let registers = self.parts.registers.get().map_or(0, |r| r.open_registers());
-        add("register_handles", None, registers as f64);
+        add("register_handles", None, self.parts.registers.open_registers() as f64);
         add("append_waiting_bytes", None, self.parts.logs.waiting_bytes() as f64);
         let deeds = self.parts.guardian.deeds();
         add("reconfigurations_total", Some(("reason", "failure".into())), deeds.extended as f64);

@@ -9,7 +9,7 @@
 //! | `descriptors.rs` | how many files and sockets may be open, and how they are allocated |
 //! | `space.rs` | whether the disk has room for more data |
 //! | `host/` | feeds the core from sockets and disk |
-//! | `members/` | which nodes are members, which are up, and which hold the registers |
+//! | `members/` | which nodes are members, and which are up |
 //! | `logs.rs` | the virtual logs that this node knows |
 //! | `policy/` | when a node moves or repairs a log by itself |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
@@ -29,7 +29,6 @@ pub mod members;
 pub mod mutants;
 pub mod operations;
 pub mod policy;
-pub mod protocols;
 pub mod settings;
 pub mod space;
 mod start;

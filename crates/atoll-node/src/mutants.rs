@@ -21,14 +21,13 @@ pub fn of_all_layers() -> Vec<Mutant> {
         atoll_storage::mutants::ALL,
         atoll_contract::mutants::ALL,
         atoll_loglet_store::mutants::ALL,
-        atoll_native::mutants::ALL,
-        atoll_rmwpaxos::mutants::ALL,
-        atoll_file_register::mutants::ALL,
         atoll_log::mutants::ALL,
         atoll_db::mutants::ALL,
         atoll_zookeeper::mutants::ALL,
         atoll_tables::mutants::ALL,
         ALL,
     ];
-    layers.concat()
+    let mut all = layers.concat();
+    all.extend(atoll_protocols::mutants());
+    all
 }

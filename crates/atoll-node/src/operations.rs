@@ -332,8 +332,7 @@ async fn left_afresh(parts: &NodeParts, node: NodeId) -> Option<String> {
 }
 
 fn registers_left(parts: &NodeParts, node: NodeId) -> Option<String> {
-    let registers = parts.registers.get()?;
-    registers.group().members.iter().any(|m| m.node == node).then(|| "registers".to_owned())
+    parts.registers.holders()?.nodes.contains(&node).then(|| "registers".to_owned())
 }
 
 /// Like [`left_afresh`], but according to what this node has cached.

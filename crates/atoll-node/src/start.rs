@@ -15,7 +15,7 @@ use atoll_storage::{
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use crate::assembly::{self, Assembly, NodeParts, Options, Parts};
+use crate::assembly::{self, Assembly, AssemblyError, NodeParts, Options, Parts};
 use crate::config::NodeConfig;
 use crate::database::{self, DatabaseDoor, DatabaseUp};
 use crate::descriptors::{self, Descriptors, TooFewDescriptors};
@@ -80,6 +80,9 @@ pub enum StartError {
     /// The ZooKeeper state in the database could not be read.
     #[error("the state of ZooKeeper's clients: {0}")]
     ZooKeeper(#[from] atoll_zookeeper::ReadError),
+    /// The protocols of this program do not fit together.
+    #[error("the protocols: {0}")]
+    Assembly(#[from] AssemblyError),
     /// A thread or the runtime could not be started.
     #[error("starting threads: {0}")]
     Threads(std::io::Error),
@@ -160,7 +163,7 @@ impl RunningNode {
         let changed = &self.parts.members.changed;
         loop {
             let seen = changed.count();
-            if self.parts.registers.get().is_some() && self.parts.has_joined() {
+            if self.parts.registers.holders().is_some() && self.parts.has_joined() {
                 return Ok(());
             }
             tokio::select! {
@@ -277,7 +280,7 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
         ),
         meta_founders: config.meta_founders(),
         options: Options { timings: config.timings.clone(), log, ..Options::default() },
-    });
+    })?;
     assembly.node.members.say_wall(Arc::new(crate::database::wall_clock_ms));
     let core = &mut assembly.core;
     let visit = &mut |found| match found {

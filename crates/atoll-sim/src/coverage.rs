@@ -31,14 +31,10 @@ const FAULTS: Listed = listed(
 /// Returns the lists of all crates: virtuallog §12, native §8, rmwpaxos §11, and the traps whose paths have marks. Atoll has no poison
 /// surgery (virtuallog §7), so no list has it.
 pub fn all() -> Vec<Listed> {
-    let crates = [
-        atoll_log::mutants::COVERAGE,
-        atoll_native::mutants::COVERAGE,
-        atoll_storage::mutants::COVERAGE,
-        atoll_rmwpaxos::mutants::COVERAGE,
-        &[FAULTS],
-    ];
-    crates.concat()
+    let layers = [atoll_log::mutants::COVERAGE, atoll_storage::mutants::COVERAGE, &[FAULTS]];
+    let mut all = layers.concat();
+    all.extend(atoll_protocols::coverage());
+    all
 }
 
 /// Returns the missing marks as text. Empty if all were reached.

@@ -8,6 +8,7 @@ use atoll_core::NodeId;
 use atoll_core::testing::Mutant;
 use atoll_node::assembly::Options;
 use atoll_rmwpaxos::GroupConfig;
+use atoll_rmwpaxos::message::Status;
 use atoll_sim::runner::{catch_panics, run_one};
 use atoll_sim::scenario;
 use atoll_sim::scenario::node::{NodeHandles, Nodes};
@@ -187,15 +188,15 @@ fn whole_group(stage: &Stage<NodeHandles>) -> Option<GroupConfig> {
 
 /// Returns the group epoch that the registers of a host use.
 fn epoch_at(stage: &Stage<NodeHandles>, host: usize) -> Option<u64> {
-    Some(stage.cluster.host(host)?.handles.0.registers.get()?.group().epoch)
+    Some(stage.cluster.host(host)?.handles.0.registers.holders()?.epoch)
 }
 
 /// Returns the group epoch that the acceptor of a host keeps.
 async fn kept_at(stage: &Stage<NodeHandles>, host: usize) -> Option<u64> {
     let life = stage.cluster.host(host)?;
-    let asked = life.handles.0.registers.get()?.ask_group(life.node);
+    let asked = life.env.call(life.node, Status {});
     let answer = life.env.launch("asks.itself", asked);
-    Some(stage.cluster.ask(&life, answer).await?.ok()??.epoch)
+    Some(stage.cluster.ask(&life, answer).await?.ok()?.ok()?.serving?.epoch)
 }
 
 /// Removes node 4 and stops it. Then replaces the disks of all acceptors that it knows, and restarts it.

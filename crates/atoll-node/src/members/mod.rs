@@ -9,21 +9,17 @@
 //! | `role.rs` | the role that answers who this node is, and keeps the table across restarts |
 //! | `detector.rs` | the role that determines which nodes are up, from heartbeats and broken connections |
 //! | `gossip.rs` | the role that gossips about which nodes are up, using the library foca |
-//! | `bootstrap.rs` | finds the group of acceptors, and creates the first one |
-//! | `late.rs` | registers that can be handed out before the group is known |
-//! | `meta_group.rs` | keeps the group in step with the members |
+//! | `cluster.rs` | the members as the procedures of a protocol see them |
 //! | `levels.rs` | the table of feature levels, and the role that keeps the active one |
 //! | `upgrade.rs` | announces and raises feature levels |
 //! | `change.rs` | joins, adds, drains and removes members by conditional writes of the table |
 
-pub mod bootstrap;
 pub mod change;
+pub mod cluster;
 pub mod detector;
 pub mod gossip;
-pub mod late;
 pub mod levels;
 pub mod liveness;
-pub mod meta_group;
 pub mod reach;
 pub mod role;
 pub mod roles;

@@ -201,12 +201,10 @@ impl Limits {
     };
 
     fn set(self, options: &mut Options) {
-        options.protocols.native.sequencer.dedupe_spans = self.dedupe_spans;
-        options.protocols.local.store.dedupe_spans = self.dedupe_spans;
+        options.protocols.set("dedupe_spans", self.dedupe_spans as u64);
         options.log.max_inflight_batches = self.batches_in_flight;
         options.log.page_items = self.page_items.unwrap_or(options.log.page_items);
-        options.protocols.native.sequencer.window_bytes = self.window_bytes as u64;
-        options.protocols.local.store.window_bytes = self.window_bytes;
+        options.protocols.set("window_bytes", self.window_bytes as u64);
         options.log.lane_window_bytes = options.log.lane_window_bytes.min(self.window_bytes);
     }
 }

@@ -57,7 +57,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
     if hosts == 5 {
-        options.protocols.native.handles.replicas = 5;
+        options.protocols.set("replicas", 5);
     }
     let founders = hosts - usize::from(hosts == 4);
     let assembly = Nodes { members: hosts, founders, options, programs: Default::default(), starts: 0 };

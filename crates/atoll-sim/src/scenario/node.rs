@@ -74,8 +74,7 @@ impl Assembly for Nodes {
         let rows: BTreeMap<NodeId, Member> =
             (0..self.members).map(|host| (NodeId(host as u32 + 1), self.row(host, StorageId(0)))).collect();
         let mut options = self.options.clone();
-        options.protocols.native.handles.step_bytes = STEP_BYTES;
-        options.protocols.local.handles.step_bytes = STEP_BYTES;
+        options.protocols.set("step_bytes", STEP_BYTES.into());
         let parts = assembly::Parts {
             identity,
             levels: self.programs.of(who.host),
@@ -86,7 +85,7 @@ impl Assembly for Nodes {
             meta_founders: (1..=self.founders as u32).map(NodeId).collect(),
             options,
         };
-        let assembly = assembly::assemble(parts);
+        let assembly = assembly::assemble(parts).expect("the protocols of the product fit together");
         (assembly.core, NodeHandles(assembly.node))
     }
 

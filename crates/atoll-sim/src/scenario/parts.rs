@@ -1,15 +1,14 @@
 //! Nodes that consist of the protocol crates only: roles and procedures, without policy and membership.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use atoll_core::{
-    Caller, Candidate, Directory, Effects, Frame, Identify, Identity, Loc, Lsn, Message, NodeCore, NodeId,
-    Role, Tick, roles,
+    Caller, Candidate, Directory, Effects, Format, Frame, Identify, Identity, Loc, Lsn, Message, NodeCore,
+    NodeId, Role, Tick, roles,
 };
-use atoll_native::message as native;
 use atoll_native::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions};
-use atoll_rmwpaxos::message as rmw;
 use atoll_rmwpaxos::{Acceptor, GroupConfig, Options, RmwRegisters};
 
 use crate::world::Assembly;
@@ -91,53 +90,16 @@ pub fn identity(who: &Who) -> Identity {
 
 /// Returns a message as text.
 pub fn describe(frame: &Frame) -> String {
-    macro_rules! known {
-        ($($type:ty),* $(,)?) => {
-            match frame.kind {
-                $(<$type>::KIND => match <$type>::from_frame(frame.clone()) {
-                    Ok(m) => format!("{m:?}"),
-                    Err(e) => format!("{} that does not decode: {e}", <$type>::NAME),
-                },)*
-                kind => format!("kind {kind} for {}, {} bytes", frame.target, frame.size_bytes()),
-            }
-        };
-    }
-    let words = known!(
-        rmw::Prep,
-        rmw::PrepReply,
-        rmw::Write,
-        rmw::WriteReply,
-        rmw::Fence,
-        rmw::DoneReply,
-        rmw::List,
-        rmw::ListReply,
-        rmw::Install,
-        rmw::Open,
-        rmw::Status,
-        rmw::StatusReply,
-        native::Append,
-        native::Appended,
-        native::StoredUpTo,
-        native::SealEnded,
-        native::Store,
-        native::Advance,
-        native::Seal,
-        native::Info,
-        native::Wait,
-        native::Answer,
-        native::Repair,
-        native::Read,
-        native::Entries,
-        native::Trim,
-        native::Delete,
-        native::BackFill,
-        native::Fill,
-        native::FillEnded,
-        native::Status,
-        native::StatusPage,
-        Identify,
-        Identity,
-    );
+    static BY_KIND: LazyLock<BTreeMap<u16, Format>> = LazyLock::new(|| {
+        let formats = atoll_protocols::formats().into_iter().chain(atoll_core::format::FORMATS.iter().copied());
+        formats.filter_map(|format| Some((format.kind()?, format))).collect()
+    });
+    let words = match BY_KIND.get(&frame.kind) {
+        Some(format) => format
+            .describe(frame.clone())
+            .unwrap_or_else(|e| format!("{} that does not decode: {e}", format.name())),
+        None => format!("kind {} for {}, {} bytes", frame.kind, frame.target, frame.size_bytes()),
+    };
     words.chars().take(600).collect()
 }
 

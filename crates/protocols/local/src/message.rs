@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use atoll_contract::LogletId;
-use atoll_core::{message, rpc};
+use atoll_core::{Format, message, rpc};
 
 use crate::roles::LOCAL_STORE;
 use atoll_loglet_store::handle_order::HandlePlace;
@@ -28,3 +28,7 @@ message! {
 }
 
 rpc!(LocalAppend => Appended, LOCAL_STORE, Data);
+
+/// The message that only this protocol has, and the configuration in the chain.
+pub const FORMATS: &[Format] =
+    &[Format::message::<LocalAppend>(), Format::stored::<crate::LocalConfig>("LocalConfig")];

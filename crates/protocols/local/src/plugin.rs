@@ -3,12 +3,12 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use atoll_contract::plugin::{Host, Installed, Protocol, RoleName};
-use atoll_core::NodeCore;
+use atoll_contract::plugin::{Host, Installed, Protocol, RoleName, set_to};
+use atoll_core::{Format, NodeCore};
 
 use crate::provider::KIND;
 use crate::roles::LOCAL_STORE;
-use crate::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
+use crate::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions, message};
 
 /// LocalLoglets, with their settings.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,19 @@ impl Protocol for LocalPlugin {
         &[RoleName { id: LOCAL_STORE, name: "local store" }]
     }
 
+    fn formats(&self) -> Vec<Format> {
+        message::FORMATS.to_vec()
+    }
+
+    fn set(&mut self, setting: &str, value: u64) -> bool {
+        match setting {
+            "step_bytes" => set_to(&mut self.handles.step_bytes, value),
+            "dedupe_spans" => set_to(&mut self.store.dedupe_spans, value),
+            "window_bytes" => set_to(&mut self.store.window_bytes, value),
+            _ => false,
+        }
+    }
+
     /// Returns true for a standalone node, which then needs no sequencer and no quorum. Its logs can be extended to other kinds later.
     fn is_first_choice(&self, members: usize) -> bool {
         members <= 1
@@ -41,6 +54,10 @@ impl Protocol for LocalPlugin {
         let store = LocalStore::new(host.env.clone(), host.storage, self.store.clone());
         core.add_role(LOCAL_STORE, Box::new(store));
         let provider = LocalProvider::new(host.env.clone(), host.directory.clone(), self.handles.clone());
-        Installed { loglets: Some(Arc::new(provider)), procedures: Vec::new() }
+        Installed { loglets: Some(Arc::new(provider)), ..Installed::default() }
+    }
+
+    fn boxed(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
     }
 }

@@ -5,9 +5,10 @@
 use bytes::Bytes;
 
 use atoll_contract::{LogletId, Offset};
-use atoll_core::{Incarnation, message, rpc};
+use atoll_core::{Encode, Format, Incarnation, NodeId, StorageId, message, rpc};
 use atoll_loglet_store::handle_order::HandlePlace;
 
+use crate::NativeConfig;
 use crate::roles::{LOG_SERVER, SEQUENCER};
 
 pub use atoll_loglet_store::message::*;
@@ -147,3 +148,33 @@ message! {
 rpc!(Append => Appended, SEQUENCER, Data);
 rpc!(BackFill => Answer, LOG_SERVER, Control);
 rpc!(Fill => Answer, LOG_SERVER, Data);
+
+/// Every message between handles, sequencers and LogServers, and the configuration in the chain.
+pub const FORMATS: &[Format] = &[
+    Format::message::<Append>(),
+    Format::message::<Appended>(),
+    Format::message::<StoredUpTo>(),
+    Format::message::<SealEnded>(),
+    Format::message::<Store>(),
+    Format::message::<Advance>(),
+    Format::message::<Seal>(),
+    Format::message::<Info>(),
+    Format::message::<Wait>(),
+    Format::message::<Answer>(),
+    Format::message::<Repair>(),
+    Format::message::<Read>(),
+    Format::message::<Entries>(),
+    Format::message::<Trim>(),
+    Format::message::<Delete>(),
+    Format::message::<BackFill>(),
+    Format::message::<Fill>(),
+    Format::message::<FillEnded>(),
+    Format::message::<CheckEnded>(),
+    Format::message::<Status>(),
+    Format::message::<StatusOf>(),
+    Format::message::<StatusPage>(),
+    Format::stored::<NativeConfig>("NativeConfig").like(|| {
+        let servers = (1..=3).map(|n| (NodeId(n), StorageId(u128::from(n)))).collect();
+        NativeConfig { servers, sequencer: (NodeId(1), Incarnation(9)) }.to_bytes()
+    }),
+];

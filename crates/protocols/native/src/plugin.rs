@@ -3,12 +3,15 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use atoll_contract::plugin::{Host, Installed, Protocol, RoleName};
-use atoll_core::NodeCore;
+use atoll_contract::plugin::{Host, Installed, Protocol, RoleName, set_to};
+use atoll_core::testing::{Listed, Mutant};
+use atoll_core::{Format, NodeCore};
 
 use crate::provider::KIND;
 use crate::roles::{LOG_SERVER, SEQUENCER};
-use crate::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions};
+use crate::{
+    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions, message, mutants,
+};
 
 /// NativeLoglets, with their settings.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +37,28 @@ impl Protocol for NativePlugin {
         &[RoleName { id: LOG_SERVER, name: "LogServer" }, RoleName { id: SEQUENCER, name: "sequencer" }]
     }
 
+    fn formats(&self) -> Vec<Format> {
+        message::FORMATS.to_vec()
+    }
+
+    fn mutants(&self) -> &'static [Mutant] {
+        mutants::ALL
+    }
+
+    fn coverage(&self) -> &'static [Listed] {
+        mutants::COVERAGE
+    }
+
+    fn set(&mut self, setting: &str, value: u64) -> bool {
+        match setting {
+            "step_bytes" => set_to(&mut self.handles.step_bytes, value),
+            "replicas" => set_to(&mut self.handles.replicas, value),
+            "dedupe_spans" => set_to(&mut self.sequencer.dedupe_spans, value),
+            "window_bytes" => set_to(&mut self.sequencer.window_bytes, value),
+            _ => false,
+        }
+    }
+
     /// Returns true for several members, because a majority of several servers survives the loss of one.
     fn is_first_choice(&self, members: usize) -> bool {
         members > 1
@@ -45,6 +70,10 @@ impl Protocol for NativePlugin {
         core.add_role(LOG_SERVER, Box::new(server));
         core.add_role(SEQUENCER, Box::new(Sequencer::new(env.clone(), self.sequencer.clone())));
         let provider = NativeProvider::new(env.clone(), host.directory.clone(), self.handles.clone());
-        Installed { loglets: Some(Arc::new(provider)), procedures: Vec::new() }
+        Installed { loglets: Some(Arc::new(provider)), ..Installed::default() }
+    }
+
+    fn boxed(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
     }
 }

@@ -24,6 +24,7 @@
 //! | §4 rmw-P1–rmw-W9 | write | `write.rs`; queue and token in `proposer.rs`, one round of messages in `round.rs` |
 //! | §8 | durability, recovery | `acceptor.rs` (facts before answers), `membership.rs` (recovery), `checkpoint.rs` |
 //! | §9a | hand-over | `hand_over.rs` (mover), `membership.rs` (acceptor) |
+//! | §9a | who is in the group: the first one, and changes when the members change | `find_group.rs`, `keep_group.rs` |
 //! | §10 | listing | `list.rs` |
 //! | §11 | invariants | `invariants.rs`; the rest in the oracles of the tests |
 //!
@@ -94,13 +95,17 @@
 mod acceptor;
 mod ballot;
 mod checkpoint;
+mod find_group;
 mod group;
 mod hand_over;
 mod invariants;
+mod keep_group;
+mod late;
 mod list;
 mod membership;
 pub mod message;
 pub mod mutants;
+mod plugin;
 mod proposer;
 mod read;
 mod registers;
@@ -113,5 +118,7 @@ pub use acceptor::{Acceptor, DEFAULT_CAPACITY_BYTES};
 pub use ballot::{Ballot, ProposerId};
 pub use group::{GroupConfig, InvalidGroup, KnownGroup, MAX_MEMBERS, Member};
 pub use hand_over::HandOverError;
+pub use keep_group::MOST_ACCEPTORS;
+pub use plugin::RmwPlugin;
 pub use registers::{MAX_OPEN_REGISTERS, Options, RmwRegisters};
 pub use state::{REMEMBERED_WRITES, RegisterState};

@@ -3,11 +3,12 @@
 //! A register's state is sent and stored as opaque bytes beside the head: an acceptor never decodes it.
 #![allow(missing_docs)] // The documentation of a variant covers its fields, too.
 
-use atoll_core::StorageId;
+use atoll_core::{Format, Frame, Mismatch, StorageId};
 use bytes::Bytes;
 
 use super::ballot::{Ballot, ProposerId};
 use super::group::GroupConfig;
+use super::state::RegisterState;
 use crate::roles::ACCEPTOR;
 
 atoll_core::record! {
@@ -320,4 +321,43 @@ atoll_core::record! {
         /// Groups that have not ended.
         pub groups: Vec<GroupImage>,
     }
+}
+
+/// Every message between proposers and acceptors, and what acceptors store.
+pub const FORMATS: &[Format] = &[
+    Format::message::<Prep>(),
+    Format::message::<PrepReply>(),
+    Format::message::<Write>(),
+    Format::message::<WriteReply>(),
+    Format::message::<Fence>(),
+    Format::message::<DoneReply>(),
+    Format::message::<List>(),
+    Format::message::<ListReply>(),
+    Format::message::<Install>(),
+    Format::message::<Open>(),
+    Format::message::<Status>(),
+    Format::message::<StatusReply>(),
+    Format::stored::<GroupConfig>("GroupConfig"),
+    Format::stored::<Fact>("Fact"),
+    Format::stored::<AcceptorImage>("AcceptorImage"),
+    Format::other("RegisterState", check_state),
+];
+
+/// The state of a register has limits beyond its format, and a short format of its own.
+fn check_state(frame: Frame) -> Result<bool, Mismatch> {
+    let wrong = |what: String| Err(Mismatch { format: "RegisterState", what });
+    let Ok(state) = RegisterState::read(&frame.head) else { return Ok(false) };
+    let again = RegisterState::read(&state.written());
+    if again.as_ref() != Ok(&state) {
+        return wrong(format!("{state:?} becomes {again:?}"));
+    }
+    let newest = state.nonces.last().copied();
+    if newest.is_some_and(|nonce| state.made_by(nonce) != Some(state.version)) {
+        return wrong(format!("the last write of {state:?} has another version"));
+    }
+    if state.made_by(0).is_some_and(|version| version > state.version) || state.versioned().version.0 != state.version
+    {
+        return wrong(format!("{state:?} contradicts its version"));
+    }
+    Ok(true)
 }

@@ -91,13 +91,14 @@ fn run(seed: u64, out: TraceOut, draw: fn(&mut Rng, usize) -> Cause) -> Outcome 
         options.timings.heartbeat_every = Duration::from_millis(150);
         options.timings.silent_after = Duration::from_millis(600);
     }
-    if rng.below(2) == 0 && hosts == 5 {
-        options.protocols.native.handles.replicas = 5;
+    let five_servers = rng.below(2) == 0 && hosts == 5;
+    if five_servers {
+        options.protocols.set("replicas", 5);
     }
     let first = draw(&mut rng, hosts);
     let mut causes = vec![first];
     // Five servers tolerate two causes.
-    if hosts == 5 && options.protocols.native.handles.replicas == 5 && rng.below(2) == 0 {
+    if five_servers && rng.below(2) == 0 {
         let second = draw(&mut rng, hosts);
         let alone = |c| matches!(c, Cause::NeverBack(_) | Cause::Turning | Cause::Bridge(_) | Cause::Star(_));
         if !alone(first) && !alone(second) {

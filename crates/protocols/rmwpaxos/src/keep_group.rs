@@ -1,32 +1,26 @@
 //! Keeps the group of acceptors in step with the table of members: drained and replaced members leave the group, and new ones join it
 //! (rmwpaxos §9a). This does not depend on the logs (vlog-V15).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::{Directory, Env, NodeId, StorageId};
-use atoll_rmwpaxos::message::Open;
-use atoll_rmwpaxos::{GroupConfig, KnownGroup, Member, RmwRegisters};
+use atoll_contract::{Cluster, Roster};
+use atoll_core::{Env, NodeId, StorageId};
 
-use super::Members;
-use super::change::Changes;
-use super::late::LateRegisters;
-use super::table::MemberTable;
+use crate::late::LateRegisters;
+use crate::message::Open;
+use crate::{GroupConfig, KnownGroup, Member, RmwRegisters};
 
 /// The size that a group grows to at most. With five acceptors, two may fail at once.
 pub const MOST_ACCEPTORS: usize = 5;
 
 /// Returns the group that should serve, or None if that is `current` or cannot be formed now. It consists of the current acceptors that are
 /// still suitable, and of new ones: an odd number of at most [`MOST_ACCEPTORS`], or two if a larger group has only two left. New ones must
-/// be `alive`; current ones that are merely down stay. A group never shrinks only because a replacement is late: with fewer copies, the
-/// next lost disk could lose the registers.
-pub fn next_group(
-    current: &GroupConfig,
-    table: &MemberTable,
-    alive: impl Fn(NodeId) -> bool,
-) -> Option<Vec<Member>> {
-    let fit = |node: &NodeId| table.nodes.get(node).filter(|r| r.meta && !r.draining && r.storage.0 != 0);
-    let eligible = table.nodes.keys().filter(|n| fit(n).is_some()).count();
-    let wanted = match eligible.min(MOST_ACCEPTORS) {
+/// be alive; current ones that are merely down stay. A group never shrinks only because a replacement is late: with fewer copies, the next
+/// lost disk could lose the registers.
+fn next_group(current: &GroupConfig, roster: &Roster) -> Option<Vec<Member>> {
+    let fit = || roster.members.iter().filter(|row| row.may_hold_registers());
+    let wanted = match fit().count().min(MOST_ACCEPTORS) {
         // Two acceptors tolerate no failure, just like one, so a group of one does not grow to two. A larger group shrinks to two rather
         // than to a single copy.
         2 => current.members.len().min(2),
@@ -34,11 +28,11 @@ pub fn next_group(
         n if n.is_multiple_of(2) => n.saturating_sub(1),
         n => n,
     };
-    let stays = |m: &&Member| fit(&m.node).is_some_and(|row| row.storage == m.storage);
+    let stays = |m: &&Member| fit().any(|row| row.node == m.node && row.storage == m.storage);
     let mut next: Vec<Member> = current.members.iter().filter(stays).cloned().collect();
-    for (node, row) in &table.nodes {
-        if fit(node).is_some() && alive(*node) && !next.iter().any(|m| m.node == *node) {
-            next.push(Member { node: *node, storage: row.storage });
+    for row in fit().filter(|row| row.alive) {
+        if !next.iter().any(|m| m.node == row.node) {
+            next.push(Member { node: row.node, storage: row.storage });
         }
     }
     next.truncate(wanted);
@@ -48,57 +42,55 @@ pub fn next_group(
 
 /// The procedure that every node runs. On the first living acceptor of the group, it changes the group when the members have changed.
 #[derive(Clone, Debug)]
-pub struct MetaGroup {
+pub(super) struct KeepGroup {
     /// This node's executor.
-    pub env: Env,
-    /// The members.
-    pub members: Members,
+    pub(super) env: Env,
+    /// This node's view of the cluster.
+    pub(super) cluster: Arc<dyn Cluster>,
     /// The registers of this node.
-    pub registers: LateRegisters,
+    pub(super) registers: LateRegisters,
     /// The group that the acceptor on this node knows and has stored.
-    pub known: KnownGroup,
+    pub(super) known: KnownGroup,
     /// The storage identity of this node's data directory.
-    pub storage: StorageId,
-    /// Rereads the table of members before the group is changed.
-    pub changes: Changes,
+    pub(super) storage: StorageId,
     /// How often it looks at the group without a notification.
-    pub every: Duration,
+    pub(super) every: Duration,
 }
 
 /// The check for a hand-over that its mover left unfinished runs only once in this many intervals.
 const FINISH_RARER: u32 = 5;
 
-impl MetaGroup {
+impl KeepGroup {
     /// Returns the registers and their group if this node is the first living acceptor of that group.
     fn first_in_line(&self) -> Option<(RmwRegisters, GroupConfig)> {
         let registers = self.registers.get()?;
         let group = registers.group();
-        let first = group.members.iter().map(|m| m.node).find(|n| self.members.is_alive(*n));
+        let first = group.members.iter().map(|m| m.node).find(|n| self.cluster.is_alive(*n));
         (first == Some(self.env.node())).then_some((registers, group))
     }
 
     /// Returns the registers and the acceptors to hand over to, if this node should start a hand-over now.
     fn wanted(&self) -> Option<(RmwRegisters, Vec<Member>)> {
         let (registers, group) = self.first_in_line()?;
-        let table = self.members.table();
-        if table.version == 0 {
+        let roster = self.cluster.roster();
+        if roster.version == 0 {
             return None;
         }
-        let candidates = self.members.candidates();
-        let next = next_group(&group, &table, |n| candidates.iter().any(|c| c.node == n && c.alive))?;
+        let next = next_group(&group, &roster)?;
         Some((registers, next))
     }
 
     /// Runs until the node stops.
-    pub async fn run(self) {
+    pub(super) async fn run(self) {
         let follower = self.clone();
-        self.env.spawn("meta_group.follow", Box::pin(async move { follower.follow().await }));
+        self.env.spawn("rmw.follow_group", Box::pin(async move { follower.follow().await }));
+        let changed = self.cluster.changed();
         let mut seen = 0;
         let mut next_finish = self.env.now();
         loop {
             if self.wanted().is_some() {
                 // Decide again with a fresh table, because an old one may name a lost disk. Reading the table also brings the newest group.
-                let fresh = self.changes.refresh().await.is_ok();
+                let fresh = self.cluster.reread_members().await;
                 if let Some((registers, next)) = self.wanted().filter(|_| fresh) {
                     atoll_core::testing::hit("members.hand_over");
                     // A failed hand-over is retried in a later round.
@@ -108,10 +100,9 @@ impl MetaGroup {
                 next_finish = self.env.now().after(self.every * FINISH_RARER);
                 self.finish_begun().await;
             }
-            let change = self.members.changed.after(seen);
-            seen = match self.env.within(self.every, change).await {
+            seen = match self.env.within(self.every, changed.after(seen)).await {
                 Ok(rings) => rings,
-                Err(_) => self.members.changed.count(),
+                Err(_) => changed.count(),
             };
             self.env.sleep(self.env.jitter(self.every / 4)).await;
         }
@@ -145,13 +136,12 @@ impl MetaGroup {
     /// disks, so it cannot learn from them where the registers are. Even turns ask only living nodes. Odd turns ask any member or acceptor,
     /// because a removed node considers no peer alive, and the living ones may know no more than this node.
     async fn hear_from_one(&self, registers: &RmwRegisters, turn: usize) {
-        let members = self.members.peers();
+        let members = self.cluster.roster().members.into_iter().map(|row| row.node);
         let acceptors = registers.group().members.into_iter().map(|m| m.node);
-        let mut nodes: Vec<NodeId> =
-            members.into_iter().chain(acceptors).filter(|n| *n != self.env.node()).collect();
+        let mut nodes: Vec<NodeId> = members.chain(acceptors).filter(|n| *n != self.env.node()).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let alive: Vec<NodeId> = nodes.iter().copied().filter(|n| self.members.is_alive(*n)).collect();
+        let alive: Vec<NodeId> = nodes.iter().copied().filter(|n| self.cluster.is_alive(*n)).collect();
         let asked = if turn.is_multiple_of(2) && !alive.is_empty() { &alive } else { &nodes };
         if asked.is_empty() {
             return;
@@ -179,23 +169,20 @@ impl MetaGroup {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::*;
-    use crate::members::table::Member as Row;
-    use atoll_core::StorageId;
+    use atoll_contract::RosterRow;
 
-    fn table(rows: &[(u32, u128, bool)]) -> MemberTable {
-        let row = |storage, draining| Row {
-            peer: String::new(),
-            grpc: String::new(),
-            metrics: String::new(),
-            storage: StorageId(storage),
-            log: true,
-            sequencer: true,
+    use super::*;
+
+    /// Returns a roster of living members: id, storage identity, whether it is being drained.
+    fn roster(rows: &[(u32, u128, bool)]) -> Roster {
+        let row = |(node, storage, draining): &(u32, u128, bool)| RosterRow {
+            node: NodeId(*node),
+            storage: StorageId(*storage),
             meta: true,
-            draining,
+            draining: *draining,
+            alive: true,
         };
-        let nodes = rows.iter().map(|(n, s, d)| (NodeId(*n), row(*s, *d))).collect();
-        MemberTable { version: 1, nodes, ..MemberTable::default() }
+        Roster { version: 1, members: rows.iter().map(row).collect() }
     }
 
     fn group(members: &[(u32, u128)]) -> GroupConfig {
@@ -205,7 +192,7 @@ mod tests {
     }
 
     fn next(current: &[(u32, u128)], rows: &[(u32, u128, bool)]) -> Option<Vec<(u32, u128)>> {
-        let next = next_group(&group(current), &table(rows), |_| true)?;
+        let next = next_group(&group(current), &roster(rows))?;
         Some(next.iter().map(|m| (m.node.0, m.storage.0)).collect())
     }
 
@@ -244,9 +231,10 @@ mod tests {
 
     #[test]
     fn a_group_does_not_shrink_while_a_replacement_is_down() {
-        let rows = [(1, 11, false), (2, 22, false), (3, 99, false)];
         let three = group(&[(1, 11), (2, 22), (3, 33)]);
-        assert_eq!(next_group(&three, &table(&rows), |n| n != NodeId(3)), None);
-        assert_eq!(next_group(&three, &table(&rows), |_| true).map(|g| g.len()), Some(3));
+        let mut all = roster(&[(1, 11, false), (2, 22, false), (3, 99, false)]);
+        assert_eq!(next_group(&three, &all).map(|g| g.len()), Some(3));
+        all.members[2].alive = false;
+        assert_eq!(next_group(&three, &all), None);
     }
 }

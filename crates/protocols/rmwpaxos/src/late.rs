@@ -3,25 +3,39 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_contract::register::Unavailability;
-use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
+use atoll_contract::{
+    ClusterRegisters, Holders, Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
+};
 use atoll_core::BoxFuture;
-use atoll_rmwpaxos::RmwRegisters;
 use bytes::Bytes;
+
+use crate::RmwRegisters;
 
 /// Registers whose group may not be known yet. Until [`LateRegisters::settle`], every operation fails and is certain not to have happened.
 /// Clones are cheap and share the same state.
 #[derive(Clone, Debug, Default)]
-pub struct LateRegisters(Arc<Mutex<Option<RmwRegisters>>>);
+pub(super) struct LateRegisters(Arc<Mutex<Option<RmwRegisters>>>);
 
 impl LateRegisters {
     /// Provides the registers once the group is known. Only the first call has an effect.
-    pub fn settle(&self, registers: RmwRegisters) {
+    pub(super) fn settle(&self, registers: RmwRegisters) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(registers);
     }
 
     /// Returns the registers, or None if the group is not known yet.
-    pub fn get(&self) -> Option<RmwRegisters> {
+    pub(super) fn get(&self) -> Option<RmwRegisters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl ClusterRegisters for LateRegisters {
+    fn holders(&self) -> Option<Holders> {
+        let group = self.get()?.group();
+        Some(Holders { epoch: group.epoch, nodes: group.members.iter().map(|m| m.node).collect() })
+    }
+
+    fn open_registers(&self) -> usize {
+        self.get().map_or(0, |registers| registers.open_registers())
     }
 }
 
