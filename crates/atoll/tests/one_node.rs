@@ -95,3 +95,13 @@ fn a_wrong_configuration_ends_with_status_2_and_touches_nothing() {
         atoll().arg("serve").arg("--config").arg(&config).args(["--data", "x", "--check"]).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
+
+#[test]
+fn a_byte_goes_to_another_process_and_back() {
+    let out = atoll().args(["bench", "ping-pong", "--seconds", "0.1", "--json"]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(report["round_trips"].as_u64().unwrap() > 10, "{report}");
+    let (p50, max) = (report["p50_us"].as_f64().unwrap(), report["max_us"].as_f64().unwrap());
+    assert!(0.0 < p50 && p50 <= max, "{report}");
+}

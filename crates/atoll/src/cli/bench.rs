@@ -1,6 +1,8 @@
-//! `atoll bench log`: runs a load with a fixed number of records outstanding, and reports the results.
+//! `atoll bench log`: runs a load with a fixed number of records outstanding, and reports the results. A report at depth 1 also has the
+//! time of a ping-pong between two processes, which is most of such a figure on many machines.
 
 mod db;
+mod ping_pong;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,10 +34,12 @@ pub struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum BenchVerb {
-    /// Append records: DEPTH workers with one record outstanding each, over one stream, without linger
+    /// Append records from N workers over one stream. Each worker has one record outstanding
     Log(BenchLogArgs),
     /// Put and get rows of a table, at a fixed rate
     Db(db::BenchDbArgs),
+    /// Send a byte to another process and back: the floor of every figure at depth 1. Needs no cluster
+    PingPong(ping_pong::PingPongArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -43,7 +47,7 @@ struct BenchLogArgs {
     /// Which log
     #[arg(long, value_name = "NAME", default_value = DEFAULT_LOG)]
     log: String,
-    /// Bytes of a record
+    /// Bytes per record
     #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     payload: u32,
     /// Workers
@@ -52,10 +56,10 @@ struct BenchLogArgs {
     /// How long to measure
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = super::seconds)]
     seconds: Duration,
-    /// How long to load before measuring
+    /// How long to run the load before measuring
     #[arg(long, value_name = "SECONDS", value_parser = super::seconds)]
     warmup: Option<Duration>,
-    /// Compare the growth of the log with what was acknowledged; nobody else may append meanwhile
+    /// Compare the growth of the log with the number of acknowledged records; nothing else may append meanwhile
     #[arg(long)]
     count_after: bool,
     /// Print acknowledgements per 100 ms
@@ -71,6 +75,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), CliError> {
     let bench = match &args.verb {
         BenchVerb::Log(bench) => bench,
         BenchVerb::Db(bench) => return db::run(&args.common, bench).await,
+        BenchVerb::PingPong(bench) => return ping_pong::run(&args.common, bench),
     };
     let client = args.common.client().await?;
     let log = client.log(&bench.log)?;
@@ -82,7 +87,12 @@ pub async fn run(args: &BenchArgs) -> Result<(), CliError> {
         Some(before) => Some(log.check_tail().await? - before),
         None => None,
     };
-    let report = report(bench, &client.addresses(), &seen, cpu, growth);
+    let mut report = report(bench, &client.addresses(), &seen, cpu, growth);
+    if bench.depth == 1
+        && let Ok(times) = ping_pong::measure(ping_pong::BESIDE_A_FIGURE)
+    {
+        report["ping_pong_p50_us"] = (times.value_at_quantile(0.5) as f64 / 1e3).into();
+    }
     args.common.print(&report, || text(bench, &seen, &report))?;
     check_count(&seen, growth)
 }
@@ -286,6 +296,12 @@ fn text(bench: &BenchLogArgs, seen: &Seen, report: &Value) -> String {
         report["errors"],
         figure("generator_cpu_us_op"),
     );
+    if let Some(us) = report["ping_pong_p50_us"].as_f64() {
+        text.push_str(&format!(
+            "\none byte to another process and back, on this machine now: p50 {:.3} ms",
+            us / 1e3
+        ));
+    }
     if let Some(error) = &seen.last_error {
         text.push_str(&format!("\nlast error: {error}"));
     }

@@ -25,31 +25,31 @@ const FILLERS: u64 = 4;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct BenchDbArgs {
-    /// Which table; it is made if there is none
+    /// The table; created if it does not exist
     #[arg(long, value_name = "NAME", default_value = "bench")]
     table: String,
-    /// Rows that there are, or are to be
+    /// The number of rows in the table
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     rows: u64,
-    /// Write those rows first, from this number on
+    /// Write the rows from this number on first
     #[arg(long, value_name = "N")]
     fill_from: Option<u64>,
-    /// Random bytes of a row
+    /// Random bytes per row
     #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=200_000))]
     payload: u32,
-    /// Operations per second, puts and gets by turns, due at even distances whether earlier ones are answered or not
+    /// Operations per second, alternately puts and gets. They are due at even intervals, whether earlier ones have been answered or not
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
-    /// Most operations outstanding; more wait, which counts
+    /// Most operations outstanding; others wait, and their latency includes the wait
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
     /// How long to measure
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = super::super::seconds)]
     seconds: Duration,
-    /// How long to load before measuring
+    /// How long to run the load before measuring
     #[arg(long, value_name = "SECONDS", value_parser = super::super::seconds)]
     warmup: Option<Duration>,
-    /// Get what the node has, maybe not the newest
+    /// Get from the state of the node that answers, which may not be the newest
     #[arg(long)]
     stale: bool,
 }
