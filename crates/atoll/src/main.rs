@@ -30,7 +30,7 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Create, list, append to, read and trim logs
     Log(cli::log::LogArgs),
-    /// Show and change the segments under a log
+    /// Show and change the segments of a log
     Chain(cli::chain::ChainArgs),
     /// Show health, tails and lag, per node
     Status(cli::status::StatusArgs),
@@ -42,10 +42,10 @@ enum Verb {
     Database(cli::database::DatabaseArgs),
     /// Define tables, read and write their rows
     Table(cli::tables::TableArgs),
-    /// Copy what a ZooKeeper ensemble holds
+    /// Copy the contents of a ZooKeeper ensemble
     #[command(name = "zookeeper")]
     ZooKeeper(cli::zookeeper::ZooKeeperArgs),
-    /// Measure
+    /// Measure the speed of a cluster
     Bench(cli::bench::BenchArgs),
     /// Print completions for a shell
     Completions(cli::completions::CompletionsArgs),

@@ -26,13 +26,13 @@ pub struct AppendArgs {
     /// The record
     #[arg(required_unless_present = "lines", conflicts_with = "lines")]
     text: Option<String>,
-    /// A record per line of this file, without its line end; - is standard input
+    /// Append each line of this file as a record, without its line end; - is standard input
     #[arg(long, value_name = "FILE|-")]
     lines: Option<PathBuf>,
     /// Records in flight
     #[arg(long, value_name = "N", default_value_t = 64, requires = "lines", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
-    /// Write when records were acknowledged: microseconds since 1970 and how many, per line
+    /// Write to this file when records were acknowledged; each line has microseconds since 1970 and a count
     #[arg(long, value_name = "FILE", requires = "lines")]
     timeline: Option<PathBuf>,
 }

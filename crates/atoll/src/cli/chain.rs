@@ -19,19 +19,19 @@ pub struct ChainArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ChainVerb {
-    /// Show the segments under the log: the newest ones, or those from a position on
+    /// Show the segments of the log: the newest ones, or those from a position on
     Show(ShowArgs),
-    /// End the active segment and start another: other servers, another sequencer, another kind of loglet
+    /// Seal the active segment and start a new one, on other servers, with another sequencer, or with another kind of Loglet
     Extend(SpecArgs),
-    /// Take segments that are trimmed as a whole off the front, and delete their data
+    /// Remove segments that lie wholly below the trim point from the chain, and delete their data
     Truncate,
-    /// Rebuild a sealed segment on other servers; its contents and positions stay
+    /// Rebuild a sealed segment on other servers; its contents and positions stay the same
     Modify(ModifyArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct ShowArgs {
-    /// Show those that end above this position, as far as they are kept together
+    /// Show the segments that end above this position; a long chain is shown one index page at a time
     #[arg(long, value_name = "POSITION")]
     from: Option<u64>,
 }
@@ -41,7 +41,7 @@ struct ModifyArgs {
     /// The number of the segment, as `atoll chain show` prints it
     #[arg(long, value_name = "N", required_unless_present = "id", conflicts_with = "id")]
     segment: Option<usize>,
-    /// The id of its loglet
+    /// Instead of the number, the id of its Loglet
     #[arg(long, value_name = "HEX")]
     id: Option<String>,
     #[command(flatten)]

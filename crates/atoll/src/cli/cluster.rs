@@ -16,11 +16,11 @@ pub struct ClusterArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ClusterVerb {
-    /// Show the feature level of the cluster, and which levels the program of each member reads
+    /// Show the feature level of the cluster, and which levels each member's program can read
     Level,
-    /// Finish an upgrade: raise the feature level; from then on no program that reads less can be a member
+    /// Finish an upgrade: raise the feature level. From then on, a program that cannot read that level cannot be a member
     Upgrade {
-        /// To this level [default: the highest that all members read]
+        /// Raise it to this level [default: the highest that all members can read]
         #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u32).range(1..=65535))]
         to: Option<u32>,
     },

@@ -16,9 +16,9 @@ pub struct DatabaseArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum DatabaseVerb {
-    /// Show how far the replica of a node is, and whether something is wrong with it
+    /// Show how far a node's replica has applied the log, and whether something is wrong with it
     Status,
-    /// Have a node read its store again as a whole, soon; `status` tells what came of it
+    /// Make a node re-read its whole store soon; `status` shows the result
     Scrub,
 }
 

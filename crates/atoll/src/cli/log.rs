@@ -22,7 +22,7 @@ pub struct LogArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum LogVerb {
-    /// Create a log; says so if it is there already
+    /// Create a log; reports if it exists already
     Create(SpecArgs),
     /// List the names of all logs
     List,
@@ -30,7 +30,7 @@ enum LogVerb {
     Append(AppendArgs),
     /// Read records up to the tail
     Read(ReadArgs),
-    /// Read records as they are appended, without end
+    /// Read records as they are appended, and do not stop at the tail
     Tail(TailArgs),
     /// Print the tail: the first position that is not written yet
     CheckTail,
@@ -38,13 +38,13 @@ enum LogVerb {
     Delete {
         /// Which log
         name: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Give up all positions below TO, for ever
+    /// Move the trim point to TO: the records below it are lost for good
     Trim {
-        /// The first position to be kept
+        /// The first position to keep
         to: u64,
     },
 }

@@ -48,7 +48,7 @@ pub const DEFAULT_LOG: &str = "main";
 /// Options of every verb that talks to a cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
-    /// gRPC addresses of nodes; where one fails, the next is tried [default: those of `atoll dev`]
+    /// gRPC addresses of nodes; if one fails, the next is tried [default: those of `atoll dev`]
     #[arg(
         long,
         global = true,
@@ -57,13 +57,13 @@ pub struct Common {
         help_heading = "Connection"
     )]
     pub connect: Option<String>,
-    /// Ask this node alone
+    /// Ask only this node
     #[arg(long, global = true, value_name = "ID", help_heading = "Connection")]
     pub node: Option<u32>,
-    /// Give up on an operation after so many seconds
+    /// Give up on an operation after this many seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value = "30", value_parser = seconds, help_heading = "Connection")]
     pub timeout: Duration,
-    /// Certificates (PEM) of the authority of the nodes; switches TLS on
+    /// Certificates (PEM) of the authority that signed the nodes' certificates; turns TLS on
     #[arg(long, global = true, env = "ATOLL_TLS_CA", value_name = "FILE", help_heading = "Connection")]
     pub tls_ca: Option<PathBuf>,
     /// This client's certificate (PEM)
@@ -79,7 +79,7 @@ pub struct Common {
         help_heading = "Connection"
     )]
     pub tls_key: Option<PathBuf>,
-    /// The name in the nodes' certificates, where it is not the host of the address
+    /// The name in the nodes' certificates, if it is not the host of the address
     #[arg(long, global = true, value_name = "NAME", requires = "tls_ca", help_heading = "Connection")]
     pub tls_name: Option<String>,
     /// Print JSON, one value per line
@@ -97,22 +97,22 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// What the next loglet should be like.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SpecArgs {
-    /// Its kind [default: as it was]
+    /// Kind of Loglet [default: unchanged]
     #[arg(long, value_name = "KIND")]
     pub loglet: Option<String>,
-    /// Exactly these servers; short for --place server=ID,... [default: as they were, as far as they are up]
+    /// Use exactly these servers; short for --place server=ID,... [default: unchanged, as far as they are up]
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub servers: Vec<u32>,
-    /// Exactly this sequencer; short for --place sequencer=ID
+    /// Use exactly this sequencer; short for --place sequencer=ID
     #[arg(long, value_name = "ID")]
     pub sequencer: Option<u32>,
-    /// Not these nodes, if it can be helped
+    /// Avoid these nodes if possible
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub avoid: Vec<u32>,
-    /// Exactly these nodes for a role of the kind; can be given more than once
+    /// Use exactly these nodes for a role of the kind; repeatable
     #[arg(long, value_name = "ROLE=ID,...", value_parser = place)]
     pub place: Vec<(String, Vec<u32>)>,
-    /// An option of the kind; can be given more than once
+    /// An option of the kind; repeatable
     #[arg(long = "option", value_name = "NAME=VALUE", value_parser = option)]
     pub options: Vec<(String, String)>,
 }

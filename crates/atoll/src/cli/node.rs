@@ -18,19 +18,19 @@ pub struct NodeArgs {
 enum NodeVerb {
     /// List the members
     List,
-    /// Add a member, which is started with the same id before or afterwards; or change the address of one that does not answer
+    /// Add a member, whose process you start before or afterwards with the same id; or change the address of a member that does not answer
     Add {
         /// Its id
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         id: u32,
-        /// Where the other nodes reach it
+        /// Its peer address, where the other nodes reach it
         #[arg(value_name = "HOST:PORT")]
         address: String,
-        /// Let it join with these roles only [default: with those that its own configuration says]
+        /// Let it join only with these roles [default: the roles in its own configuration]
         #[arg(long, value_name = "ROLE,...", value_delimiter = ',', value_parser = ["log", "sequencer", "meta"])]
         roles: Vec<String>,
     },
-    /// Move all duties off a node; refused, with a reason, if the others cannot take them
+    /// Move all duties off a node; refused, with the reason, if the other nodes cannot take them
     Drain {
         /// Its id
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]

@@ -10,19 +10,19 @@ use super::{CliError, Common, grouped};
 /// Arguments of `atoll log read`.
 #[derive(Debug, clap::Args)]
 pub struct ReadArgs {
-    /// First position [default: the first that was not trimmed]
+    /// First position [default: the first that is not trimmed]
     #[arg(long, value_name = "POSITION")]
     from: Option<u64>,
     /// Stop before this position [default: the tail]
     #[arg(long, value_name = "POSITION")]
     to: Option<u64>,
-    /// At most so many records
+    /// Print at most N records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Payloads alone, each with a line end: gives back what `append --lines` took
+    /// Print only the payloads, each with a line end: this reproduces the input of `append --lines`
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// The disk of the node that answers alone; an error where it lacks a record
+    /// Read only from the disk of the node that answers; fail where it lacks a record
     #[arg(long)]
     local_only: bool,
 }
@@ -33,10 +33,10 @@ pub struct TailArgs {
     /// First position [default: the tail, so that only new records are shown]
     #[arg(long, value_name = "POSITION")]
     from: Option<u64>,
-    /// End after so many records
+    /// Stop after N records
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Payloads alone, each with a line end
+    /// Print only the payloads, each with a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
 }

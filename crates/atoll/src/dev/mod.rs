@@ -40,23 +40,23 @@ pub struct DevArgs {
     /// How many nodes, each with every role [default: 3]
     #[arg(long, value_name = "N", conflicts_with_all = ["log_nodes", "db_nodes"], value_parser = clap::value_parser!(u32).range(1..=30))]
     pub nodes: Option<u32>,
-    /// How many nodes keep entries and nothing else; with --db-nodes: a log that stands apart
+    /// How many nodes store entries and do nothing else; use it with --db-nodes to keep the log on separate nodes
     #[arg(long, value_name = "N", requires = "db_nodes", value_parser = clap::value_parser!(u32).range(1..=15))]
     pub log_nodes: Option<u32>,
-    /// How many nodes order appends and keep the registers, and no entries
+    /// How many nodes order appends, hold the registers and run the database, and store no entries
     #[arg(long, value_name = "M", requires = "log_nodes", value_parser = clap::value_parser!(u32).range(1..=15))]
     pub db_nodes: Option<u32>,
-    /// Where the nodes' folders and dev.json are; kept, and used again at the next start
+    /// Folder for the nodes' data and dev.json. It is kept, and the next start uses it again
     #[arg(long, value_name = "DIR", default_value = "atoll-dev")]
     pub data: PathBuf,
-    /// Leave a killed node dead
+    /// Do not restart a node that was killed
     #[arg(long)]
     pub no_restart: bool,
-    /// Node i has gRPC at this + 10 i + 1, peers at + 2, metrics at + 3, ZooKeeper at + 4, its admin commands at + 5; 0 finds free
-    /// ports [default: 7400, and ZooKeeper at 2180 + i]
+    /// Node i serves gRPC at PORT + 10 i + 1, peers at + 2, metrics at + 3, ZooKeeper at + 4 and its admin commands at + 5; 0 picks
+    /// free ports [default: 7400, and ZooKeeper at 2180 + i]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(0..=65_000))]
     pub base_port: Option<u16>,
-    /// Where the nodes have the database's state [default: disk]
+    /// Where the nodes keep the state of the database [default: disk]
     #[arg(long, value_enum, value_name = "WHERE")]
     pub state: Option<StatePlace>,
     /// No sync reaches a disk: shows that a drill of durability can fail

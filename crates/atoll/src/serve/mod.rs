@@ -33,7 +33,7 @@ const BAD_CONFIG: u8 = 2;
 pub enum StatePlace {
     /// In the data folder.
     Disk,
-    /// In memory; a start replays the log.
+    /// In memory; every start replays the log.
     Memory,
 }
 
@@ -43,37 +43,37 @@ pub struct ServeArgs {
     /// Configuration file; see --print-config
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Configuration file of a ZooKeeper server, read as far as it means something here; ignored lines are named on stderr
+    /// Configuration file of a ZooKeeper server. Lines that Atoll ignores are named on stderr
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub zoo_cfg: Option<PathBuf>,
-    /// Data folder; alone, it makes a useful log on one node, at the default ports on loopback
+    /// Data folder. Without any other flag, this runs one node with its own log at the default ports on loopback
     #[arg(long, value_name = "DIR", required_unless_present_any = ["config", "zoo_cfg", "print_config"])]
     pub data: Option<PathBuf>,
-    /// Listen for gRPC here, whatever the file says [default: 127.0.0.1:7411]
+    /// Listen for gRPC here; overrides the file [default: 127.0.0.1:7411]
     #[arg(long, value_name = "HOST:PORT")]
     pub grpc: Option<String>,
-    /// Listen for other nodes here, whatever the file says [default: 127.0.0.1:7412]
+    /// Listen for other nodes here; overrides the file [default: 127.0.0.1:7412]
     #[arg(long, value_name = "HOST:PORT")]
     pub peer: Option<String>,
-    /// Serve metrics here, whatever the file says; "" for nowhere [default: 127.0.0.1:7413]
+    /// Serve metrics here; overrides the file; "" turns it off [default: 127.0.0.1:7413]
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
-    /// Serve ZooKeeper's clients here, whatever the file says; "" for nowhere [default: 127.0.0.1:2181]
+    /// Serve ZooKeeper clients here; overrides the file; "" turns it off [default: 127.0.0.1:2181]
     #[arg(long, value_name = "HOST:PORT")]
     pub zookeeper: Option<String>,
-    /// Where the database's state is, whatever the file says [default: disk]
+    /// Where the database keeps its state; overrides the file [default: disk]
     #[arg(long, value_enum, value_name = "WHERE")]
     pub state: Option<StatePlace>,
-    /// Print a whole configuration file with every setting explained, and do nothing else
+    /// Print a complete configuration file with every setting explained, and exit
     #[arg(long)]
     pub print_config: bool,
-    /// Check the configuration, and do nothing else
+    /// Check the configuration, and exit
     #[arg(long)]
     pub check: bool,
     /// Stop when the standard input closes: for a supervisor whose children end with it
     #[arg(long, hide = true)]
     pub exit_with_stdin: bool,
-    /// What to log to stderr: error, warn, info, debug, trace, or a filter; RUST_LOG goes first
+    /// What to log to stderr: error, warn, info, debug, trace, or a filter; RUST_LOG takes precedence
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
 }

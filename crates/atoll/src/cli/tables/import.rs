@@ -29,10 +29,10 @@ pub(super) struct ImportArgs {
     /// The file; - is standard input, whose rows are written while it is read
     #[arg(value_name = "FILE|-")]
     file: PathBuf,
-    /// How rows are written in it [default: by its name, .csv or .jsonl]
+    /// Format of the rows [default: from the file name, .csv or .jsonl]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Name lines that are broken, and import the others; otherwise a file with a broken line is refused as a whole
+    /// Report malformed lines and import the others; without this flag, a file with a malformed line is refused as a whole
     #[arg(long)]
     skip_bad_lines: bool,
 }

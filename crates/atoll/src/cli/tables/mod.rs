@@ -44,7 +44,7 @@ enum TableVerb {
         /// Its name
         table: String,
     },
-    /// Add a nullable column; rows that are there hold null in it
+    /// Add a nullable column; existing rows have null in it
     AddColumn {
         /// The table
         table: String,
@@ -77,7 +77,7 @@ enum TableVerb {
         /// Its name
         index: String,
     },
-    /// Put the rows of a file, CSV or JSON lines, over those with the same keys
+    /// Write the rows of a file, CSV or JSON lines, and replace rows with the same keys
     Import(import::ImportArgs),
     /// Put a row
     Put(rows::PutArgs),
@@ -87,9 +87,9 @@ enum TableVerb {
     Scan(rows::ScanArgs),
     /// Print a range of rows in the order of an index
     Query(rows::QueryArgs),
-    /// Run a transaction: operations in order, all or none
+    /// Run a transaction: operations in order, all or none of them
     Txn(transaction::TxnArgs),
-    /// Print all rows, of one state, in a form that import reads
+    /// Print all rows, from one state of the table, in a form that `import` reads
     Export(rows::ExportArgs),
 }
 
@@ -98,16 +98,16 @@ enum TableVerb {
 struct CreateArgs {
     /// Its name
     table: String,
-    /// A column: bool, int64, float64, text, bytes or timestamp; with a ? behind the type it may be null. Several times
+    /// A column: bool, int64, float64, text, bytes or timestamp; a ? after the type allows null. Repeatable
     #[arg(long = "column", value_name = "NAME:TYPE[?]", required = true)]
     columns: Vec<String>,
     /// The columns of the primary key, in order
     #[arg(long, value_name = "COLUMN,...", required = true, value_delimiter = ',')]
     key: Vec<String>,
-    /// A secondary index. Several times
+    /// A secondary index. Repeatable
     #[arg(long = "index", value_name = "INDEX=COLUMN,...")]
     indices: Vec<String>,
-    /// A secondary index in which no two rows have the same values, unless one is null. Several times
+    /// A secondary index in which no two rows have the same values, unless one is null. Repeatable
     #[arg(long = "unique", value_name = "INDEX=COLUMN,...")]
     unique: Vec<String>,
 }

@@ -17,10 +17,10 @@ use super::cell;
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(multiple = false)]
 pub(super) struct ExpectArgs {
-    /// Only if there is none with this key
+    /// Only if no row has this key
     #[arg(long)]
     if_absent: bool,
-    /// Only if there is one with this key
+    /// Only if a row has this key
     #[arg(long)]
     if_present: bool,
     /// Only if the row has this version
@@ -45,10 +45,10 @@ impl ExpectArgs {
 pub(super) struct PutArgs {
     /// The table
     table: String,
-    /// The row: a JSON object from columns to values
+    /// The row: a JSON object that maps columns to values
     #[arg(value_name = "JSON")]
     row: String,
-    /// Keep the values of columns that are not named
+    /// Keep the values of columns that are not given
     #[arg(long)]
     merge: bool,
     #[command(flatten)]
@@ -88,22 +88,22 @@ pub(super) struct QueryArgs {
 /// Which rows. Bounds have values of the first columns of the key or index; give a flag again for the next column.
 #[derive(Debug, clap::Args)]
 pub(super) struct RangeArgs {
-    /// Rows that begin with this value
+    /// Rows whose first column has this value; repeat for the next column
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
     equal: Vec<String>,
-    /// Rows from this one on
+    /// Rows from this value on, inclusive
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     from: Vec<String>,
-    /// Rows up to this one, and not it
+    /// Rows up to this value, exclusive
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     to: Vec<String>,
-    /// From the upper end down
+    /// In descending order
     #[arg(long)]
     backward: bool,
-    /// At most so many rows
+    /// At most N rows
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// What the node has that answers, maybe not the newest
+    /// Read the state of the node that answers, which may not be the newest
     #[arg(long)]
     stale: bool,
 }
@@ -113,10 +113,10 @@ pub(super) struct RangeArgs {
 pub(super) struct ExportArgs {
     /// The table
     table: String,
-    /// How rows are written
+    /// Format of the rows
     #[arg(long, value_enum, default_value_t = Format::Jsonl)]
     format: Format,
-    /// Where to [default: standard output]
+    /// Output file [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -24,22 +24,22 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// Arguments of `atoll zookeeper import`.
 #[derive(Debug, clap::Args)]
 pub struct ImportArgs {
-    /// The ensemble that is read; where one server fails, the next is tried
+    /// The ensemble to read; if one server fails, the next is tried
     #[arg(long, value_name = "HOST:PORT,...", required = true, value_delimiter = ',')]
     from: Vec<String>,
-    /// Where Atoll listens for ZooKeeper's clients [default: where `atoll dev` does]
+    /// Where Atoll listens for ZooKeeper clients [default: where `atoll dev` does]
     #[arg(long, env = "ATOLL_ZOOKEEPER", value_name = "HOST:PORT,...", value_delimiter = ',')]
     to: Vec<String>,
-    /// Take this node of the ensemble and what lies below it
+    /// Import only this node of the ensemble and everything below it
     #[arg(long, value_name = "PATH", default_value = "/")]
     chroot: String,
-    /// Put it here; the node above must be there [default: at the same path]
+    /// Import to this path; its parent must exist [default: the same path]
     #[arg(long, value_name = "PATH")]
     under: Option<String>,
-    /// Who to be, on both sides; several times. Atoll wants its superuser
+    /// The identity to use on both sides; repeatable. Atoll requires its superuser
     #[arg(long, value_name = "SCHEME:SECRET", value_parser = auth)]
     auth: Vec<(String, String)>,
-    /// Replace nodes that are here and differ; also to go on after an import that was cut off
+    /// Replace existing nodes that differ; also continues an import that was interrupted
     #[arg(long)]
     overwrite: bool,
     /// Do not compare afterwards

@@ -32,7 +32,7 @@ pub struct ZooKeeperArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ZooKeeperVerb {
-    /// Copy the znodes of a live ZooKeeper ensemble, with lists and Stat, and compare both sides
+    /// Copy the znodes of a live ZooKeeper ensemble, with ACLs and Stat, and compare both sides
     Import(import::ImportArgs),
 }
 
