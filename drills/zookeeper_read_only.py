@@ -7,9 +7,11 @@ meantime. Without the setting, the node serves no client.
 """
 
 import contextlib
+import json
 import signal
 import socket
 import time
+import urllib.request
 
 from zookeeper_venv import kazoo_or_again
 
@@ -29,6 +31,15 @@ def word(host, asked):
         wire.sendall(asked)
         return wire.recv(4096).decode()
     return ""
+
+
+def told_by_admin(node):
+    """Whether a node says over HTTP that it is read-only: the answers to two commands."""
+    answers = []
+    for command in ("is_read_only", "server_stats"):
+        with urllib.request.urlopen(f"http://{node.admin}/commands/{command}", timeout=10) as answer:
+            answers.append(json.load(answer)["read_only"])
+    return answers
 
 
 def configure(cluster):
@@ -59,7 +70,8 @@ def body(drill):
         for on in (False, True):
             if on:
                 configure(cluster)
-            here = cluster.nodes()[0].zookeeper
+            first = cluster.nodes()[0]
+            here = first.zookeeper
             others = cluster.ids()[1:]
             reader = KazooClient(here, timeout=40.0, read_only=True)
             reader.start(timeout=30)
@@ -82,6 +94,7 @@ def body(drill):
                         need(False, "a write was taken without the log")
                     except NotReadOnlyCallError:
                         pass
+                need(told_by_admin(first) == [True, True], "the admin commands do not say that the node is read-only")
                 need("Mode: read-only" in word(here, b"srvr") and refused(here), "a client that did not ask for it was served")
                 new = KazooClient(here, timeout=10.0, read_only=True)
                 new.start(timeout=10)
@@ -89,6 +102,7 @@ def body(drill):
                 new.stop()
             cluster.signal(others, signal.SIGCONT)
             poll("the node may write again", 30, lambda: word(here, b"isro") == "rw", every=0.1)
+            need(told_by_admin(first) == [False, False], "the admin commands say that the node is read-only")
             poll("the client may write again", 60, lambda: reader.client_state == KeeperState.CONNECTED, every=0.1)
             need(reader.client_id == session, "the session was lost")
             reader.set("/read-only", b"after")

@@ -108,7 +108,7 @@ fn told(shared: &Shared, name: &str, query: &str) -> Value {
         },
         "hash" => hashes(shared),
         "initial_configuration" => json!({ "initial_configuration": words::configuration(shared) }),
-        "is_read_only" => json!({ "read_only": shared.engine.halted().is_some() }),
+        "is_read_only" => json!({ "read_only": shared.is_read_only() }),
         "leader" => {
             let leads = shared.cluster.leads();
             json!({ "is_leader": leads, "leader_id": leads.then(|| id(shared)), "leader_ip": "" })
@@ -273,7 +273,7 @@ fn stats(shared: &Shared) -> Value {
     let (f, counters, latency) = (&shared.figures, monitor::counters(shared), monitor::latency(shared));
     json!({
         "version": words::VERSION,
-        "read_only": shared.engine.halted().is_some(),
+        "read_only": shared.is_read_only(),
         "node_count": counters.nodes,
         "server_stats": {
             "packets_sent": f.sent.get(),
