@@ -47,5 +47,5 @@ pub use store::{
     Bound, FjallStore, MemoryStore, Owner, OwnerError, Persistence, Store, StoreError, StoreSnapshot,
 };
 pub use transfer::{Fault, ReplicaRole, Rot, Shelf};
-pub use tx::{Checkpoint, Tx};
+pub use tx::{Savepoint, Tx};
 pub use view::{Scan, View};

@@ -18,9 +18,9 @@ pub struct Tx<'a, E> {
     pub(crate) events: &'a mut Vec<E>,
 }
 
-/// A savepoint within a command; see [`Tx::checkpoint`].
+/// A savepoint within a command; see [`Tx::savepoint`].
 #[derive(Debug)]
-pub struct Checkpoint {
+pub struct Savepoint {
     mark: Mark,
     events: usize,
 }
@@ -63,12 +63,12 @@ impl<E> Tx<'_, E> {
     }
 
     /// Sets a savepoint. For commands with several parts, some of which may fail without failing the whole command.
-    pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint { mark: self.working.mark(), events: self.events.len() }
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint { mark: self.working.mark(), events: self.events.len() }
     }
 
     /// Rolls back all writes and events since a savepoint of this command. Later savepoints become invalid.
-    pub fn rollback(&mut self, to: &Checkpoint) {
+    pub fn rollback(&mut self, to: &Savepoint) {
         self.working.rollback(&to.mark);
         self.events.truncate(to.events);
     }

@@ -115,9 +115,9 @@ impl Application for Map {
             }
             "2" => {
                 self.write(tx, key, "1");
-                let checkpoint = tx.checkpoint();
+                let savepoint = tx.savepoint();
                 self.write(tx, value, "1");
-                tx.rollback(&checkpoint);
+                tx.rollback(&savepoint);
                 self.sum = None;
                 Ok(Bytes::from_static(b"one part"))
             }

@@ -6,17 +6,17 @@
 //! | `guardian.rs` | the procedure that checks the logs, waits its turn, and acts |
 //! | `doubts.rs` | whether evidence counts against a sequencer or against this node |
 //! | `pace.rs` | how often one log may be moved |
-//! | `back_fill.rs` | the procedure that makes this node fetch the entries that it missed |
+//! | `back_filler.rs` | the procedure that makes this node fetch the entries that it missed |
 //! | `collect.rs` | the procedure that deletes abandoned Loglets on this node |
 
 pub mod assess;
-pub mod back_fill;
+pub mod back_filler;
 pub mod collect;
 pub mod doubts;
 pub mod guardian;
 pub mod pace;
 
 pub use assess::{Reason, View};
-pub use back_fill::BackFiller;
+pub use back_filler::BackFiller;
 pub use collect::Collector;
 pub use guardian::{Deeds, Guardian};

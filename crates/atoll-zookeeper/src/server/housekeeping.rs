@@ -118,7 +118,7 @@ async fn expire(shared: &Arc<Shared>) {
     loop {
         ticks.tick().await;
         shared.window.look();
-        let mut silent = shared.sessions.judge(Instant::now());
+        let mut silent = shared.sessions.take_expired(Instant::now());
         let later = silent.split_off(silent.len().min(MAX_EXPIRING));
         later.into_iter().for_each(|s| shared.sessions.spare(s));
         for one in silent {

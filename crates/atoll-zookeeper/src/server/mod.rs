@@ -206,13 +206,13 @@ struct Follower(Arc<Shared>);
 
 impl Observer<Event> for Follower {
     fn on_events(&self, below: LogPos, events: Vec<Event>) {
-        self.0.watches.tell(below, &events);
+        self.0.watches.trigger(below, &events);
         // Set this after the events: whoever reads it then finds the events of all changes up to it in its outbox.
         if let Some(newest) = events.iter().map(Event::zxid).max() {
             self.0.zxid.fetch_max(newest, Ordering::AcqRel);
         }
         self.0.tell_quotas(&events);
-        events.iter().for_each(|event| self.0.sessions.tell(event));
+        events.iter().for_each(|event| self.0.sessions.apply(event));
     }
 
     /// Disconnects all clients, because events are missing. They reconnect, register their watches again, and are notified of what

@@ -17,7 +17,7 @@ use crate::jute::reply::{GetAclReply, StatReply, WhoAmIReply};
 use crate::jute::request::Request;
 use crate::jute::{Jute, Reader};
 use crate::tree::read::{self, ReadError};
-use crate::watch::NotLeft;
+use crate::watch::NotSet;
 use crate::watch::table::Kind;
 
 /// Appends a reply: the body that `body` writes, or an error reply if it is refused. Any other error ends the connection.
@@ -220,11 +220,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Registers a watch, and returns the view that the read must use together with whether the watch is new.
-    pub(crate) fn leave(&mut self, watch: (Kind, &str)) -> Result<(View, bool), NotLeft> {
+    pub(crate) fn set_watch(&mut self, watch: (Kind, &str)) -> Result<(View, bool), NotSet> {
         let engine = self.shared.engine.clone();
         let newest = self.shared.zxid();
-        let left = self.shared.watches.leave(self.id, [watch], &mut self.out, || engine.view())?;
-        self.show(left.view.clone(), left.events, newest);
-        Ok((left.view, left.new == [true]))
+        let set = self.shared.watches.set(self.id, [watch], &mut self.out, || engine.view())?;
+        self.show(set.view.clone(), set.events, newest);
+        Ok((set.view, set.new == [true]))
     }
 }

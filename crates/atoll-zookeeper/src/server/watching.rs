@@ -14,7 +14,7 @@ use crate::jute::codes::{ErrorCode, OpCode, perms, watch_mode, watcher_type};
 use crate::jute::reply::StatReply;
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
 use crate::tree::read::{self, ReadError};
-use crate::watch::NotLeft;
+use crate::watch::NotSet;
 use crate::watch::reset::{Brought, ResetError};
 use crate::watch::table::Kind;
 
@@ -101,9 +101,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Request::GetChildren(r) | Request::GetChildren2(r) => (r.path, Kind::Child),
             _ => return self.answer_error(xid, ErrorCode::Unimplemented),
         };
-        let (view, new) = match self.leave((kind, path)) {
-            Ok(left) => left,
-            Err(not_left) => return self.not_left(xid, bytes, not_left),
+        let (view, new) = match self.set_watch((kind, path)) {
+            Ok(set) => set,
+            Err(not_set) => return self.not_set(xid, bytes, not_set),
         };
         let stays = match read::readable(&view, path, &self.client(), perms::READ) {
             Ok(_) => true,
@@ -131,13 +131,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Handles a request whose watch could not be registered. The request is put off, or refused as a whole: a client that gets its
     /// data relies on the watch.
-    fn not_left(&mut self, xid: i32, bytes: &[u8], why: NotLeft) -> Result<(), Ended> {
+    fn not_set(&mut self, xid: i32, bytes: &[u8], why: NotSet) -> Result<(), Ended> {
         match why {
-            NotLeft::NotYet(not_yet) => {
+            NotSet::NotYet(not_yet) => {
                 self.put_off(bytes, not_yet);
                 Ok(())
             }
-            NotLeft::Full => {
+            NotSet::Full => {
                 self.shared.figures.refuse(Refusal::Watch);
                 self.answer_error(xid, ErrorCode::SystemError)
             }
@@ -158,8 +158,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     watch_mode::PERSISTENT_RECURSIVE => Kind::Recursive,
                     _ => return self.answer_error(xid, ErrorCode::MarshallingError),
                 };
-                if let Err(not_left) = self.leave((kind, r.path)) {
-                    return self.not_left(xid, bytes, not_left);
+                if let Err(not_set) = self.set_watch((kind, r.path)) {
+                    return self.not_set(xid, bytes, not_set);
                 }
                 // The body is an error code, as in ZooKeeper.
                 self.answer(xid, |_, out| {
@@ -210,11 +210,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let to = (self.id, &*self.outbox);
         let some = again.next();
         match watches.reset_watches(to, &some, again.relative_zxid, out, || engine.view()) {
-            Ok(left) => {
+            Ok(set) => {
                 // The events that the client missed precede the reply. The view may be older than these events.
                 let count = some.len();
                 self.told_up_to(newest);
-                self.replied(left.events);
+                self.replied(set.events);
                 self.forget_view();
                 self.turn.did(count * BYTES_OF_A_WATCH);
                 again.done += count;
@@ -224,12 +224,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.pending.push_first(Pending::Watches { again, applied: None });
                 Ok(())
             }
-            Err(ResetError::NotLeft(NotLeft::Full)) => {
+            Err(ResetError::NotSet(NotSet::Full)) => {
                 // Clients ignore an error in this answer. They would rely on watches that do not exist.
                 self.shared.figures.refuse(Refusal::Watch);
                 Err(Ended::Watches)
             }
-            Err(ResetError::NotLeft(NotLeft::NotYet(not_yet))) => {
+            Err(ResetError::NotSet(NotSet::NotYet(not_yet))) => {
                 let applied = Some(self.shared.engine.wait_applied(not_yet.0));
                 self.pending.push_first(Pending::Watches { again, applied });
                 Ok(())

@@ -67,7 +67,7 @@ struct Held {
     timeout: Duration,
     heard: Arc<LastSeen>,
     connection: Option<(ConnectionId, Arc<Outbox>)>,
-    /// Whether its expiry has been returned by [`Sessions::judge`] and is under way.
+    /// Whether its expiry has been returned by [`Sessions::take_expired`] and is under way.
     expiring: bool,
     /// Whether the session has ended, except that ephemerals are left.
     is_ending: bool,
@@ -110,7 +110,7 @@ impl Sessions {
     }
 
     /// Applies an event of the log.
-    pub fn tell(&self, event: &Event) {
+    pub fn apply(&self, event: &Event) {
         match event {
             Event::Node { .. } | Event::Counted { .. } | Event::OverQuota { .. } => {}
             // The clients reconnect to the restored tree. Events for those of its sessions that are held here follow.
@@ -161,7 +161,7 @@ impl Sessions {
 
     /// Returns the sessions that must expire, because their clients were silent for the timeout. Only here is that decided. Each
     /// session is returned once, and not again before [`Sessions::spare`].
-    pub fn judge(&self, now: Instant) -> Vec<Expired> {
+    pub fn take_expired(&self, now: Instant) -> Vec<Expired> {
         let since = std::mem::replace(&mut *lock(&self.judged), now);
         let paused = now.saturating_duration_since(since) > JUDGED_EVERY + PAUSED_AFTER;
         let mut held = lock(&self.held);
@@ -179,7 +179,7 @@ impl Sessions {
         .collect()
     }
 
-    /// Allows a session to be returned by [`Sessions::judge`] again, because its expiry had no effect or was one step of several.
+    /// Allows a session to be returned by [`Sessions::take_expired`] again, because its expiry had no effect or was one step of several.
     pub fn spare(&self, silent: Expired) {
         if let Some(held) = lock(&self.held).get_mut(&silent.session).filter(|h| h.moves == silent.moves) {
             held.expiring = false;
@@ -271,36 +271,36 @@ mod tests {
     }
 
     /// Judges every 200 ms, from `from_ms` to `to_ms` after `start`.
-    fn judge(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Expired> {
+    fn expired(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Expired> {
         let times = (from_ms..=to_ms).step_by(200);
-        times.flat_map(|ms| sessions.judge(start + Duration::from_millis(ms))).collect()
+        times.flat_map(|ms| sessions.take_expired(start + Duration::from_millis(ms))).collect()
     }
 
     #[test]
     fn a_silent_client_is_told_once_and_again_if_it_was_spared() {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
-        sessions.tell(&held(7, ME, 3));
-        assert_eq!(judge(&sessions, start, 0, 800), []);
+        sessions.apply(&held(7, ME, 3));
+        assert_eq!(expired(&sessions, start, 0, 800), []);
         let silent = Expired { session: 7, moves: 3, is_ending: false };
-        assert_eq!(judge(&sessions, start, 1_000, 3_000), [silent]);
+        assert_eq!(expired(&sessions, start, 1_000, 3_000), [silent]);
         sessions.spare(silent);
-        assert_eq!(judge(&sessions, start, 3_200, 3_200), [silent]);
-        sessions.tell(&Event::SessionGone { session: 7, zxid: 2 });
-        assert_eq!(judge(&sessions, start, 3_400, 9_000), []);
+        assert_eq!(expired(&sessions, start, 3_200, 3_200), [silent]);
+        sessions.apply(&Event::SessionGone { session: 7, zxid: 2 });
+        assert_eq!(expired(&sessions, start, 3_400, 9_000), []);
     }
 
     #[test]
     fn a_client_that_waits_for_answers_is_not_silent() {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
-        sessions.tell(&held(7, ME, 0));
+        sessions.apply(&held(7, ME, 0));
         let heard = sessions.bind(7, 0, 1, &Arc::new(Outbox::default())).unwrap();
         heard.set_waits(true);
         heard.after_ms.store(0, Ordering::Relaxed);
-        assert_eq!(judge(&sessions, start, 0, 900), []);
+        assert_eq!(expired(&sessions, start, 0, 900), []);
         // Its connection goes away: from here on the client is silent.
         sessions.unbind(7, 1);
         assert_eq!(
-            judge(&sessions, start, 1_100, 3_000),
+            expired(&sessions, start, 1_100, 3_000),
             [Expired { session: 7, moves: 0, is_ending: false }]
         );
     }
@@ -309,12 +309,12 @@ mod tests {
     fn a_session_that_went_elsewhere_is_not_judged_here() {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
         let outbox = Arc::new(Outbox::default());
-        sessions.tell(&held(7, ME, 0));
+        sessions.apply(&held(7, ME, 0));
         assert!(sessions.bind(7, 1, 5, &outbox).is_none(), "not by another move");
         assert!(sessions.bind(7, 0, 5, &outbox).is_some());
-        sessions.tell(&held(7, OTHER, 1));
+        sessions.apply(&held(7, OTHER, 1));
         assert_eq!(outbox.ended(), Some(End::SessionMoved));
-        assert_eq!(judge(&sessions, start, 0, 5_000), []);
+        assert_eq!(expired(&sessions, start, 0, 5_000), []);
         assert!(sessions.bind(7, 0, 6, &outbox).is_none());
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let session = |moves| Session { password: [0; 16], timeout_ms: 1_000, holder: ME, moves };
         let outboxes = [1, 2, 3].map(|id| {
             let outbox = Arc::new(Outbox::default());
-            sessions.tell(&held(id, ME, 0));
+            sessions.apply(&held(id, ME, 0));
             sessions.bind(id, 0, 5, &outbox).unwrap();
             outbox
         });
@@ -340,10 +340,10 @@ mod tests {
     #[test]
     fn without_the_log_nobody_is_judged_silent() {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
-        sessions.tell(&held(7, ME, 0));
-        assert_eq!(judge(&sessions, start, 0, 400), []);
+        sessions.apply(&held(7, ME, 0));
+        assert_eq!(expired(&sessions, start, 0, 400), []);
         sessions.set_out_of_touch(true);
-        assert_eq!(judge(&sessions, start, 600, 60_000), [], "it was sent away");
+        assert_eq!(expired(&sessions, start, 600, 60_000), [], "it was sent away");
         sessions.set_out_of_touch(false);
         let heard = sessions.bind(7, 0, 1, &Arc::default()).unwrap();
         assert!(heard.after_ms.load(Ordering::Relaxed) < 10_000, "by the clock of this test");
@@ -352,10 +352,10 @@ mod tests {
     #[test]
     fn a_node_that_was_away_starts_its_timers_anew() {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
-        sessions.tell(&held(7, ME, 0));
-        assert_eq!(judge(&sessions, start, 0, 400), []);
+        sessions.apply(&held(7, ME, 0));
+        assert_eq!(expired(&sessions, start, 0, 400), []);
         // The node was paused for a minute, in which it could not hear the client.
-        assert_eq!(judge(&sessions, start, 60_000, 60_000), []);
+        assert_eq!(expired(&sessions, start, 60_000, 60_000), []);
         let heard = sessions.bind(7, 0, 1, &Arc::new(Outbox::default())).unwrap();
         assert!(heard.after_ms.load(Ordering::Relaxed) < 10_000, "by the clock of this test");
     }

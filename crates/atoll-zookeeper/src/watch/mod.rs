@@ -53,7 +53,7 @@ pub struct NotYet(pub LogPos);
 
 /// The reason why watches were not registered. None of them was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotLeft {
+pub enum NotSet {
     /// The view is not new enough yet.
     NotYet(NotYet),
     /// The connection, or the node, has as many watches as it may have.
@@ -62,7 +62,7 @@ pub enum NotLeft {
 
 /// Watches that were registered.
 #[derive(Debug)]
-pub struct Left {
+pub struct WatchesSet {
     /// The view from which the read must be answered.
     pub view: View,
     /// For each watch, whether it is new.
@@ -97,24 +97,24 @@ impl Watches {
     ///
     /// # Errors
     /// The view is not new enough yet, or there is no room. No watch was registered.
-    pub fn leave<'p>(
+    pub fn set<'p>(
         &self,
         id: ConnectionId,
         watches: impl IntoIterator<Item = (Kind, &'p str)> + Clone,
         out: &mut Vec<u8>,
         view: impl FnOnce() -> View,
-    ) -> Result<Left, NotLeft> {
+    ) -> Result<WatchesSet, NotSet> {
         let mut inner = self.lock();
         let view = view();
         if view.below() < inner.told_below {
-            return Err(NotLeft::NotYet(NotYet(inner.told_below)));
+            return Err(NotSet::NotYet(NotYet(inner.told_below)));
         }
         if !inner.table.has_room(id, watches.clone(), self.1) {
-            return Err(NotLeft::Full);
+            return Err(NotSet::Full);
         }
         let new = watches.into_iter().map(|(kind, path)| inner.table.add(id, kind, path)).collect();
         let events = inner.table.drain(id, out);
-        Ok(Left { view, new, events })
+        Ok(WatchesSet { view, new, events })
     }
 
     /// Removes watches of a connection; returns whether at least one existed.
@@ -128,12 +128,12 @@ impl Watches {
         self.lock().table.has(id, kind, path)
     }
 
-    /// Hands out the events of entries below `below`.
-    pub fn tell(&self, below: LogPos, events: &[Event]) {
+    /// Triggers the watches that these events concern. They are the events of entries below `below`.
+    pub fn trigger(&self, below: LogPos, events: &[Event]) {
         let mut inner = self.lock();
         inner.told_below = inner.told_below.max(below);
         for event in events {
-            inner.table.tell(below, event);
+            inner.table.trigger(below, event);
         }
     }
 

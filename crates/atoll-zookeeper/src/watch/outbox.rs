@@ -71,7 +71,7 @@ impl Outbox {
 
     /// Queues an event of an entry below `below` for the client. `list` is the node's ACL. Drops the event if the client may not
     /// read the node or the connection is to end. If too many bytes are waiting, the connection ends.
-    pub fn tell(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
+    pub fn push(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
         {
             let mut inner = self.lock();
             let may_read = list.is_empty() || {
@@ -145,7 +145,7 @@ mod tests {
     fn what_the_client_was_told_of_is_shown_to_it() {
         let (outbox, mut out) = (Outbox::default(), Vec::new());
         assert_eq!(outbox.drain_for(LogPos(3), &mut out), Ok(0));
-        outbox.tell(LogPos(5), EventType::NodeDataChanged, "/a", 1, &[]);
+        outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &[]);
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Err(LogPos(5)), "the view does not show the event");
         assert!(out.is_empty());
         assert_eq!(outbox.drain_for(LogPos(5), &mut out), Ok(1));
@@ -159,7 +159,7 @@ mod tests {
         let (outbox, mut out) = (Outbox::default(), Vec::new());
         let id = Id { scheme: "digest", id: "ann:hash" };
         let others = acl::stored(&[crate::jute::records::Acl { perms: perms::ALL, id }]);
-        outbox.tell(LogPos(5), EventType::NodeDataChanged, "/a", 1, &others);
+        outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &others);
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Ok(0));
     }
 }

@@ -6,7 +6,7 @@ use atoll_db::View;
 
 use super::outbox::Outbox;
 use super::table::Kind;
-use super::{ConnectionId, Left, NotLeft, Watches};
+use super::{ConnectionId, NotSet, Watches, WatchesSet};
 use crate::jute::codes::EventType;
 use crate::mutants;
 use crate::tree::read::{self, ReadError};
@@ -15,7 +15,7 @@ use crate::tree::read::{self, ReadError};
 #[derive(Debug)]
 pub enum ResetError {
     /// No watch was registered.
-    NotLeft(NotLeft),
+    NotSet(NotSet),
     /// The store cannot be read.
     Read(ReadError),
 }
@@ -60,12 +60,12 @@ impl Watches {
         relative_zxid: i64,
         out: &mut Vec<u8>,
         view: impl FnOnce() -> View,
-    ) -> Result<Left, ResetError> {
+    ) -> Result<WatchesSet, ResetError> {
         let all = watches.iter().map(|(brought, path)| (brought.kind(), *path));
         // Register all of them before reading the view, so that later events trigger them. Watches that must report an earlier
         // change are removed again.
-        let mut left = self.leave(id, all, out, view).map_err(ResetError::NotLeft)?;
-        let view = &left.view;
+        let mut set = self.set(id, all, out, view).map_err(ResetError::NotSet)?;
+        let view = &set.view;
         // A restore may have brought back a state older than what the client saw, so the client is notified of everything.
         let is_new = read::restored(view).map_err(ResetError::Read)? > relative_zxid;
         let since = match mutant(mutants::ZK_WATCHES_IGNORE_ZXID) {
@@ -89,11 +89,11 @@ impl Watches {
             };
             // If the watch is gone, a newer event was sent in place of this one.
             if self.take(id, [(brought.kind(), *path)]) {
-                outbox.tell(view.below(), event, path, since.max(0), &acl);
+                outbox.push(view.below(), event, path, since.max(0), &acl);
             }
         }
         // The client already knows of these watches, so newer events may also precede the reply.
-        left.events += outbox.drain(out);
-        Ok(left)
+        set.events += outbox.drain(out);
+        Ok(set)
     }
 }

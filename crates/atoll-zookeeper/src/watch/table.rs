@@ -179,7 +179,7 @@ impl Table {
 
     /// Triggers the watches that an event concerns: puts the event, of an entry below `below`, into the outboxes of their
     /// connections, and removes the one-time watches among them.
-    pub fn tell(&mut self, below: LogPos, event: &Event) {
+    pub fn trigger(&mut self, below: LogPos, event: &Event) {
         let Event::Node { change, path, zxid, acl, parent_acl } = event else { return };
         if self.by_path.is_empty() {
             return;
@@ -241,7 +241,7 @@ impl Table {
         list: &[u8],
     ) {
         for connection in to.iter().filter_map(|id| self.connections.get(id)) {
-            connection.outbox.tell(below, kind, path, zxid, list);
+            connection.outbox.push(below, kind, path, zxid, list);
             self.told += 1;
         }
     }

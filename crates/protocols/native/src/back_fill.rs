@@ -7,13 +7,13 @@ use atoll_contract::Offset;
 use atoll_core::testing::hit;
 use atoll_core::{Class, NodeId};
 
-use super::loglet::Group;
+use super::loglet::ServerSet;
 use super::message::{Delete, Entries, Fill, FillEnded, Read, Trim, Verdict};
 use crate::roles::LOG_SERVER;
 
 /// Runs a back-fill on the server's own node. Ends when the gaps are filled, or when no peer has the entries now; the next check
 /// continues.
-pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
+pub(crate) async fn back_fill(group: ServerSet, gaps: Vec<Range<Offset>>) {
     let own = group.env.node();
     'gaps: for gap in gaps {
         let mut at = gap.start;
@@ -62,7 +62,7 @@ enum Source {
 }
 
 /// Reads entries from exactly `at` on, from the first peer that has them.
-async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Source {
+async fn source(group: &ServerSet, peers: &[NodeId], at: Offset, to: Offset) -> Source {
     let mut trim = Offset::ZERO;
     for node in peers {
         let request = Read { loglet: group.id, from: at, to, max_bytes: group.options.step_bytes };
@@ -83,7 +83,7 @@ async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Sour
 
 /// Deletes the loglet on this server, because a peer has deleted it at its owner's request while this server was away (native-T10).
 /// Otherwise the server would keep the entries, and search for the missing ones, forever.
-pub(crate) fn delete_too(group: &Group) {
+pub(crate) fn delete_too(group: &ServerSet) {
     hit("native.server.deletes_too");
     group.env.post(group.env.node(), Class::Control, LOG_SERVER, Delete { loglet: group.id });
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::mutants;
 use crate::roles::LOG_SERVER;
 
-use super::loglet::{Group, failure};
+use super::loglet::{ServerSet, failure};
 use super::message::{Answer, Info, Repair, ServerState, Verdict, Wait};
 
 /// States of at least a majority, all from one attempt.
@@ -30,7 +30,7 @@ enum Settled {
     TimedOut,
 }
 
-impl Group {
+impl ServerSet {
     /// Returns the tail, open or sealed, in one round trip when nothing is in flight. Set `sealed` if a majority is known to be sealed, so
     /// that it is worth waiting for those servers.
     pub(crate) async fn check_tail(&self, mut sealed: bool) -> Result<Tail, LogletError> {

@@ -2,11 +2,11 @@
 
 use atoll_contract::LogletError;
 
-use super::loglet::{Group, failure};
+use super::loglet::{ServerSet, failure};
 use super::message::{Delete, Verdict};
 use crate::roles::LOG_SERVER;
 
-impl Group {
+impl ServerSet {
     /// Deletes the loglet on all servers that answer. Tombstones are durable on a majority when this returns, so the id can never be used
     /// again.
     pub(crate) async fn delete(&self) -> Result<(), LogletError> {

@@ -67,7 +67,7 @@ const SLOW_FOR: Duration = Duration::from_secs(1);
 
 /// One loglet as its procedures see it.
 #[derive(Clone)]
-pub(crate) struct Group {
+pub(crate) struct ServerSet {
     pub env: Env,
     pub id: LogletId,
     pub config: Arc<NativeConfig>,
@@ -78,7 +78,7 @@ pub(crate) struct Group {
     slow: Arc<Mutex<BTreeMap<NodeId, Tick>>>,
 }
 
-impl Group {
+impl ServerSet {
     pub fn new(
         env: Env,
         id: LogletId,
@@ -87,7 +87,7 @@ impl Group {
         options: Arc<NativeOptions>,
     ) -> Self {
         let nodes = Arc::new(config.nodes());
-        Group { env, id, config: Arc::new(config), config_bytes, nodes, options, slow: Arc::default() }
+        ServerSet { env, id, config: Arc::new(config), config_bytes, nodes, options, slow: Arc::default() }
     }
 
     /// Returns the deadline of an operation that starts now.
@@ -158,7 +158,7 @@ struct Checks {
 }
 
 pub(crate) struct Shared {
-    pub group: Group,
+    pub group: ServerSet,
     pub tails: Tails,
     checks: Mutex<Checks>,
     pub order: Mutex<HandleOrder>,
@@ -218,7 +218,7 @@ impl Shared {
 }
 
 impl NativeLoglet {
-    pub(crate) fn new(group: Group) -> Self {
+    pub(crate) fn new(group: ServerSet) -> Self {
         let order = Mutex::new(HandleOrder::new(group.env.random()));
         let (tails, checks, wait_at, sealed) = Default::default();
         NativeLoglet(Arc::new(Shared { group, tails, checks, order, wait_at, sealed }))

@@ -19,7 +19,7 @@ use crate::mutants;
 use crate::roles::LOG_SERVER;
 
 use super::config::{self, MAX_SERVERS, NativeConfig};
-use super::loglet::{Group, NativeLoglet, NativeOptions, failure};
+use super::loglet::{ServerSet, NativeLoglet, NativeOptions, failure};
 use super::message::{Answer, BackFill, Info, Repair, Seal, Verdict};
 
 /// The name of this kind in chains.
@@ -58,9 +58,9 @@ impl NativeProvider {
         NativeProvider { env, directory, options: Arc::new(options) }
     }
 
-    fn group(&self, id: LogletId, config_bytes: &Bytes) -> Result<Group, PlanError> {
+    fn group(&self, id: LogletId, config_bytes: &Bytes) -> Result<ServerSet, PlanError> {
         let config = config::parse(config_bytes)?;
-        Ok(Group::new(self.env.clone(), id, config, config_bytes.clone(), self.options.clone()))
+        Ok(ServerSet::new(self.env.clone(), id, config, config_bytes.clone(), self.options.clone()))
     }
 
     /// Like [`LogletProvider::open`], with the concrete type.
@@ -183,7 +183,7 @@ impl NativeProvider {
 
     async fn copy(
         &self,
-        group: &Group,
+        group: &ServerSet,
         source: &dyn Loglet,
         range: Range<Offset>,
     ) -> Result<(), LogletError> {
@@ -206,7 +206,7 @@ impl NativeProvider {
     }
 
     /// Creates the new loglet sealed; returns the servers that accepted it.
-    async fn seal_new(&self, group: &Group) -> Result<Vec<NodeId>, LogletError> {
+    async fn seal_new(&self, group: &ServerSet) -> Result<Vec<NodeId>, LogletError> {
         let request = Seal { loglet: group.id, config: group.config_bytes.clone() };
         let replies =
             self.env.gather_role(&group.nodes, LOG_SERVER, request, group.op_deadline(), |_| false).await;
@@ -222,7 +222,7 @@ impl NativeProvider {
     /// that is lost on the way is left out and back-filled later.
     async fn copy_batch(
         &self,
-        group: &Group,
+        group: &ServerSet,
         alive: &mut Vec<NodeId>,
         first: Offset,
         batch: &Batch,
@@ -250,7 +250,7 @@ impl NativeProvider {
 
     /// Checks that the loglet is sealed, and exactly as long as it should be, on a majority (virtuallog §7, vlog-M2). The journal checks
     /// the records' checksums.
-    async fn verify(&self, group: &Group, count: Offset) -> Result<(), LogletError> {
+    async fn verify(&self, group: &ServerSet, count: Offset) -> Result<(), LogletError> {
         let request = Info { loglet: group.id, config: group.config_bytes.clone() };
         let replies =
             self.env.gather_role(&group.nodes, LOG_SERVER, request, group.round_end(), |_| false).await;

@@ -10,14 +10,14 @@ use atoll_core::testing::hit;
 use atoll_core::{Call, CallError, Elapsed, NodeId};
 use atoll_loglet_store::decode_entries;
 
-use super::loglet::Group;
+use super::loglet::ServerSet;
 use super::message::{Entries, Read, Verdict};
 use crate::roles::LOG_SERVER;
 
 /// A server that has not answered within this fraction of a round (1/6) counts as slow, and the next one is also asked.
 const SLOW_PART: u32 = 6;
 
-impl Group {
+impl ServerSet {
     /// Reads entries from `range.start` on. The caller has obtained a tail, or a stop, above the range (vlog-L6).
     pub(crate) async fn read(
         &self,

@@ -4,11 +4,11 @@ use atoll_contract::{LogletError, Offset, Unavailability};
 use atoll_core::NodeId;
 
 use super::check_tail::Majority;
-use super::loglet::{Group, failure};
+use super::loglet::{ServerSet, failure};
 use super::message::{Entries, Read, Repair, Verdict};
 use crate::roles::LOG_SERVER;
 
-impl Group {
+impl ServerSet {
     /// Brings every member of a sealed majority to `tail`, from `known` on, in order. Then a majority of all servers, each
     /// sealed, holds every offset of `[known, tail)`.
     pub(crate) async fn repair(

@@ -5,11 +5,11 @@ use atoll_contract::LogletError;
 use atoll_core::Tick;
 use atoll_core::testing::{Place, hit};
 
-use super::loglet::{Group, failure};
+use super::loglet::{ServerSet, failure};
 use super::message::{Seal, Verdict};
 use crate::roles::LOG_SERVER;
 
-impl Group {
+impl ServerSet {
     /// Seals a majority of the servers. The seal is durable there when this returns.
     pub(crate) async fn seal(&self) -> Result<(), LogletError> {
         let until = self.op_deadline();

@@ -6,7 +6,7 @@ use atoll_contract::{LogletError, Offset};
 use atoll_core::NodeId;
 use atoll_core::testing::hit;
 
-use super::loglet::{Group, failure};
+use super::loglet::{ServerSet, failure};
 use super::message::{Trim, Verdict};
 use crate::roles::LOG_SERVER;
 
@@ -14,7 +14,7 @@ use crate::roles::LOG_SERVER;
 /// this one.
 const BACKGROUND_TRIES: u32 = 8;
 
-impl Group {
+impl ServerSet {
     /// Permanently gives up the offsets below `to`, which is at most a tail that the caller obtained. The trim is durable on a majority
     /// when this returns.
     pub(crate) async fn prefix_trim(&self, to: Offset) -> Result<(), LogletError> {

@@ -5,11 +5,11 @@
 //! | `replica.rs` | what the protocol adds to the entries of one loglet, and the order rule |
 //! | `store.rs` | Store, Advance, Seal, Repair, Fill: the messages that change a replica |
 //! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status, StatusOf |
-//! | `catch_up.rs` | BackFill: how a server gets the entries that it lacks |
+//! | `back_fill.rs` | BackFill: how a server gets the entries that it lacks |
 //!
 //! The loglet store journals, reads back and recovers (`atoll_loglet_store::store`).
 
-mod catch_up;
+mod back_fill;
 mod replica;
 mod serve;
 mod store;

@@ -28,7 +28,7 @@ use atoll_core::{
 
 use self::sequenced_loglet::{NOTHING_STAGED, SequencedLoglet, SequencingState};
 use super::config;
-use super::loglet::Group;
+use super::loglet::ServerSet;
 use super::message::*;
 use crate::mutants;
 use crate::roles::SEQUENCER;
@@ -188,7 +188,7 @@ impl Sequencer {
         }
         let (env, config) = (self.env.clone(), ordering.config.clone());
         let group =
-            Group::new(env.clone(), loglet, config, ordering.config_bytes.clone(), Default::default());
+            ServerSet::new(env.clone(), loglet, config, ordering.config_bytes.clone(), Default::default());
         let procedure = async move {
             let sealed = group.seal().await.is_ok();
             let ended = SealEnded { loglet, sealed };

@@ -11,7 +11,7 @@ use atoll_core::{Caller, Class, Effects, Lsn, NodeId, Space, Tick};
 use super::LogServer;
 use super::replica::Replica;
 use crate::back_fill;
-use crate::loglet::Group;
+use crate::loglet::ServerSet;
 use crate::message::*;
 use crate::roles::LOG_SERVER;
 
@@ -188,13 +188,13 @@ impl LogServer {
     }
 }
 
-fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> Group {
+fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> ServerSet {
     let config = (*replica.protocol.config).clone();
-    Group::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
+    ServerSet::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
 }
 
 /// Finds out whether the loglet is sealed, and where it then ends.
-async fn check(group: Group) {
+async fn check(group: ServerSet) {
     let own = group.env.node();
     let end: Option<Option<Offset>> = match group.check_tail(false).await {
         Ok(tail) => Some(tail.sealed.map(|_| tail.at)),
