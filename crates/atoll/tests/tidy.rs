@@ -234,6 +234,35 @@ fn every_protocol_has_the_same_files() {
     none("one shape of protocol folders", found);
 }
 
+/// Crates that look at a protocol from outside, and so have to know it: the oracles of the simulator, and figures of the papers.
+const KNOW_PROTOCOLS: [&str; 3] =
+    ["crates/atoll-protocols/", "crates/atoll-sim/", "crates/atoll-experiments/"];
+
+#[test]
+fn only_the_list_of_protocols_names_them() {
+    let folders = fs::read_dir(root().join("crates/protocols")).unwrap();
+    let names: Vec<String> =
+        folders.map(|f| f.unwrap().file_name().to_string_lossy().replace('-', "_")).collect();
+    let crates: Vec<String> = names
+        .iter()
+        .flat_map(|n| [format!("atoll_{n}::"), format!("atoll-{} = ", n.replace('_', "-"))])
+        .collect();
+    let mut found = Vec::new();
+    for (name, text) in files() {
+        let is_code = name.starts_with("crates/") && (name.ends_with(".rs") || name.ends_with("Cargo.toml"));
+        let knows = name.starts_with("crates/protocols/") || KNOW_PROTOCOLS.iter().any(|k| name.starts_with(k));
+        if !is_code || knows {
+            continue;
+        }
+        for (at, line) in text.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
+            if let Some(named) = crates.iter().find(|c| line.contains(c.as_str())) {
+                found.push(format!("{name}:{}: {named}", at + 1));
+            }
+        }
+    }
+    none("only the list of protocols names them", found);
+}
+
 #[test]
 fn every_crate_keeps_the_rules_of_the_workspace() {
     let mut found = Vec::new();
