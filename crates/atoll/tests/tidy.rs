@@ -284,6 +284,34 @@ fn every_crate_keeps_the_rules_of_the_workspace() {
     none("crates follow the workspace", found);
 }
 
+/// The most files that a search of a newcomer may find.
+const MOST_FOUND: usize = 4;
+
+#[test]
+fn searches_in_the_internals_find_what_they_should() {
+    let text = fs::read_to_string(root().join("docs/internals.md")).unwrap();
+    let mut found = Vec::new();
+    let mut searches = 0;
+    for line in text.lines().filter(|l| l.contains("`git grep -l '")) {
+        let code: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+        let (search, files) = code.split_first().unwrap();
+        let (word, folders) = search.strip_prefix("git grep -l '").unwrap().split_once("' ").unwrap();
+        let command = ["grep", "-l", "-F", "-e", word, "--"];
+        let out =
+            Command::new("git").args(command).args(folders.split(' ')).current_dir(root()).output().unwrap();
+        let hits: Vec<String> = String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect();
+        searches += 1;
+        found.extend(
+            files.iter().filter(|f| !hits.contains(&f.to_string())).map(|f| format!("{search}: not {f}")),
+        );
+        if hits.len() > MOST_FOUND {
+            found.push(format!("{search}: {} files", hits.len()));
+        }
+    }
+    none("searches find what they should", found);
+    assert!(searches >= 10, "the page has {searches} searches");
+}
+
 type Lines<'a> = Vec<(usize, &'a str)>;
 
 /// Returns the lines of a markdown file outside of fenced blocks, and those inside.

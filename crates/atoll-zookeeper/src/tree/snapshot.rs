@@ -1,5 +1,5 @@
-//! Tree snapshots: the format of the files that the admin command `snapshot` produces and `restore` reads, possibly in another
-//! cluster.
+//! The snapshot format of ZooKeeper's tree, for the files that the admin command `snapshot` produces and `restore` reads, possibly
+//! in another cluster.
 //!
 //! The format, little endian: `magic [u8; 8] | format u8 | zxid i64`, then pieces, then `0 u32 | entries u64`, and the SHA-256 of
 //! everything before. Each piece consists of `length u32` and a chunk in the form that replicas send to each other
