@@ -290,6 +290,32 @@ fn a_segment_in_a_page_is_rebuilt() {
 }
 
 #[test]
+fn a_segment_is_found_although_the_page_that_an_older_chain_names_is_gone() {
+    let mut c = with_small_pages(39);
+    let log = c.created("memory");
+    grow(&mut c, &log, 1, 8);
+    // Another node reads the chain, but none of its pages.
+    let other = c.log(2, "log");
+    let refresh = other.refresh();
+    let old = c.run(2, refresh).unwrap().unwrap();
+    let wanted = walk(&mut c, &log, 0)[1].loglet;
+    assert!(old.chain.segment(wanted).is_none(), "it is in a page");
+    // Meanwhile all its neighbours are rebuilt, so that the pages are written anew and the old ones emptied.
+    for at in [0, 2, 3] {
+        let neighbour = walk(&mut c, &log, at)[0].clone();
+        let modify = log.modify_at(neighbour.loglet, neighbour.start, common::spec("shuffled"));
+        c.run(1, modify).unwrap().unwrap();
+    }
+    c.driver.run_for(Duration::from_secs(60));
+    assert_eq!(other.chain().unwrap().version, old.version, "the other node has heard nothing");
+    atoll_core::testing::take_marks();
+    let find = other.find_in_pages(|_, _| true, move |s| s.loglet == wanted);
+    let found = c.run(2, find).unwrap().unwrap();
+    assert_eq!(found.map(|s| s.loglet), Some(wanted));
+    assert!(atoll_core::testing::take_marks().contains_key("vlog.page.gone"), "no page was gone");
+}
+
+#[test]
 fn a_log_with_a_full_chain_goes_on_when_pages_may_be_written() {
     let mut c = without_pages(39);
     let log = c.created("memory");

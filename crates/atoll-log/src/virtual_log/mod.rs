@@ -362,7 +362,7 @@ impl VirtualLog {
     }
 
     /// Returns the first readable segment in an index page for which `is` holds. Skips pages none of whose data directories satisfies
-    /// `may`. None if there is no such segment, or if a newer chain replaced a page meanwhile.
+    /// `may`. None if there is no such segment. If a newer chain has replaced a page, the search starts again from that chain.
     pub fn find_in_pages(
         &self,
         may: impl Fn(NodeId, StorageId) -> bool + Send + Sync + 'static,

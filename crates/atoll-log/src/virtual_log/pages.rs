@@ -174,31 +174,42 @@ impl Shared {
     }
 
     /// Returns the first readable segment in a page for which `is` holds. Skips pages without a data directory that satisfies `may`. Reads
-    /// one page after the other. Also returns None if a page is gone because a newer chain no longer names it.
+    /// one page after the other. If a page is gone, a newer chain exists, and the search starts again from that one. Fails if the newest
+    /// chain names a missing page.
     pub(super) async fn find_in_pages(
         self: &Arc<Self>,
         may: &(dyn Fn(atoll_core::NodeId, atoll_core::StorageId) -> bool + Send + Sync),
         is: &(dyn Fn(&Segment) -> bool + Send + Sync),
     ) -> Result<Option<Segment>, LogError> {
-        let chain = self.some_chain().await?;
-        let trim = chain.chain.trim();
-        let mut left: Vec<PageRef> = chain.chain.pages().iter().rev().cloned().collect();
-        while let Some(next) = left.pop() {
-            if next.stop <= trim || !next.may_be_on(may) {
-                continue;
-            }
-            let Some(page) = self.page(&next).await? else { return Ok(None) };
-            match &*page {
-                Page::Pages(_, all) => left.extend(all.iter().rev().cloned()),
-                Page::Segments(all) => {
-                    let found = all.iter().find(|s| s.stop > Some(trim) && is(s));
-                    if found.is_some() {
-                        return Ok(found.cloned());
+        let mut chain = self.some_chain().await?;
+        'chain: loop {
+            let trim = chain.chain.trim();
+            let mut left: Vec<PageRef> = chain.chain.pages().iter().rev().cloned().collect();
+            while let Some(next) = left.pop() {
+                if next.stop <= trim || !next.may_be_on(may) {
+                    continue;
+                }
+                let Some(page) = self.page(&next).await? else {
+                    hit("vlog.page.gone");
+                    let newer = self.refreshed().await?;
+                    if newer.version == chain.version {
+                        return Err(ChainError::Page(next.id).into());
+                    }
+                    chain = newer;
+                    continue 'chain;
+                };
+                match &*page {
+                    Page::Pages(_, all) => left.extend(all.iter().rev().cloned()),
+                    Page::Segments(all) => {
+                        let found = all.iter().find(|s| s.stop > Some(trim) && is(s));
+                        if found.is_some() {
+                            return Ok(found.cloned());
+                        }
                     }
                 }
             }
+            return Ok(None);
         }
-        Ok(None)
     }
 
     /// Returns the data directories that hold the entries of a segment; None if unknown.
