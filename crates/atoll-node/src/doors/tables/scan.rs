@@ -48,7 +48,9 @@ pub(super) async fn stream(
         })
         .await?
     };
-    let (to_client, replies) = mpsc::channel(PAGES_AHEAD);
+    // One place more is reserved for an error. Otherwise, a client that is slow to take its rows could mistake an error for the end.
+    let (to_client, replies) = mpsc::channel(PAGES_AHEAD + 1);
+    let last_word = to_client.clone().reserve_owned().await.map_err(|_| Refusal::stopping())?;
     tokio::spawn(async move {
         let _permit = permit;
         let outcome = tokio::select! {
@@ -59,8 +61,7 @@ pub(super) async fn stream(
             _ = stopping.wait_for(|stop| *stop) => Err(Refusal::stopping()),
         };
         if let Err(refusal) = outcome {
-            // If the client has disconnected or its queue is full, the error is dropped.
-            let _ = to_client.try_send(Err(refusal.into()));
+            last_word.send(Err(refusal.into()));
         }
     });
     Ok(ReceiverStream::new(replies))
