@@ -1,6 +1,7 @@
 //! The Loglet abstraction (Delos Figure 2, virtuallog.md §2): a log with a fixed configuration that can be sealed.
 
 mod error;
+pub mod offsets;
 mod provider;
 mod spec;
 

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use atoll_contract::loglet::offsets::ascend;
 use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{
-    Caller, DecodeError, Effects, Encode, FetchError, Loc, Lsn, Measure, RecordKind, Stored, Tick, invariant,
+    Caller, DecodeError, Effects, Encode, FetchError, Loc, Lsn, Measure, RecordKind, Stored, Tick,
 };
 
 use crate::mutants;
@@ -97,8 +98,8 @@ impl<P> LogletState<P> {
 
     /// Records that entries up to `end` are durable (native-N2).
     pub(super) fn raise_local_tail(&mut self, end: Offset) {
-        invariant!(end <= self.staged_tail, "durable up to {end}, staged up to {}", self.staged_tail);
         self.local_tail = self.local_tail.max(end);
+        ascend(&[("local tail", self.local_tail), ("staged tail", self.staged_tail)]);
     }
 
     /// Restores the local tail at a restart, even if the entries below it are trimmed (native-T12).

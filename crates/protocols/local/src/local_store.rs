@@ -399,6 +399,7 @@ impl Role for LocalStore {
                 kept.seal = Sealing::Sealed;
             }
             kept.raise_known_tail(kept.local_tail);
+            invariants::tails(kept.known_tail, kept.local_tail, kept.staged_tail);
             while let Some((end, len)) = kept.protocol.staged.front().copied() {
                 if end > kept.local_tail {
                     break;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::loglet::offsets::ascend;
 use atoll_contract::{Batch, Offset};
 use atoll_core::Budget;
 use atoll_core::testing::{hit, mutant};
@@ -222,6 +223,7 @@ impl SequencedLoglet {
         if reached > self.known_tail {
             self.known_tail = reached;
         }
+        ascend(&[("known tail", self.known_tail), ("next offset", self.next)]);
         let before = self.window.len();
         self.window.commit(self.known_tail);
         before != self.window.len()
