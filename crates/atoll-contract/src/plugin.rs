@@ -5,11 +5,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use atoll_core::testing::{Listed, Mutant};
 use atoll_core::{BoxFuture, Directory, Env, Format, NodeCore, RoleKind, StorageId};
 
 use crate::cluster::Cluster;
-use crate::loglet::LogletProvider;
+use crate::loglet::{Duties, LogletProvider};
 use crate::register::ClusterRegisters;
 
 /// The numbers of messages that belong to the core and to the table of members.
@@ -118,6 +120,11 @@ pub trait Protocol: Send + Sync + fmt::Debug {
     /// Returns the formats of its messages and of what it stores.
     fn formats(&self) -> Vec<Format>;
 
+    /// Returns which node does what for a Loglet with this configuration, like [`LogletProvider::duties`], for tools without a node.
+    fn duties(&self, _config: &Bytes) -> Duties {
+        Duties::default()
+    }
+
     /// Returns the known bugs that tests can switch on in it.
     fn mutants(&self) -> &'static [Mutant] {
         &[]
@@ -193,6 +200,11 @@ impl Protocols {
     /// Changes a setting of every protocol that has it. Returns how many do.
     pub fn set(&mut self, setting: &str, value: u64) -> usize {
         self.0.iter_mut().map(|protocol| usize::from(protocol.set(setting, value))).sum()
+    }
+
+    /// Returns which node does what for a Loglet of a kind. Empty if no protocol has this kind, or the configuration cannot be decoded.
+    pub fn duties(&self, kind: &str, config: &Bytes) -> Duties {
+        self.iter().find(|protocol| protocol.name() == kind).map_or(Duties::default(), |p| p.duties(config))
     }
 
     /// Returns the kind of the first segment of a new log in a cluster of this many members. None if no protocol suits.

@@ -1,12 +1,16 @@
 //! The protocols of this program. Nodes, tools and tests take this list and know no protocol by name, so a new protocol is a crate of its
 //! own and one line here.
 
+use std::sync::LazyLock;
+
+use atoll_contract::Duties;
 use atoll_contract::plugin::Protocols;
 use atoll_core::Format;
 use atoll_core::testing::{Listed, Mutant};
 use atoll_local::LocalPlugin;
 use atoll_native::NativePlugin;
 use atoll_rmwpaxos::RmwPlugin;
+use bytes::Bytes;
 
 /// Returns all protocols with their default settings. Where there is a choice, a node uses the first suitable one.
 pub fn all() -> Protocols {
@@ -16,6 +20,12 @@ pub fn all() -> Protocols {
 /// Returns the formats of all protocols.
 pub fn formats() -> Vec<Format> {
     all().iter().flat_map(|protocol| protocol.formats()).collect()
+}
+
+/// Returns which node does what for a Loglet of a kind. Empty if there is no such kind, or its configuration cannot be decoded.
+pub fn duties(kind: &str, config: &Bytes) -> Duties {
+    static ALL: LazyLock<Protocols> = LazyLock::new(all);
+    ALL.duties(kind, config)
 }
 
 /// Returns the known bugs of all protocols, and of the registers in a file, which no node serves.

@@ -14,11 +14,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_contract::{LogPos, LogletId};
-use atoll_core::{Decode, NodeId};
+use atoll_core::NodeId;
 use atoll_log::chain::{Chain, Segment};
 use atoll_log::page::{Page, PageRef};
 use atoll_log::virtual_log::{CHAIN_PREFIX, PAGE_PREFIX};
-use atoll_native::NativeConfig;
+use atoll_protocols::duties;
 use bytes::Bytes;
 
 use crate::oracle::native::NativeOracle;
@@ -97,16 +97,17 @@ impl ChainOracle {
     pub fn names(&self, node: NodeId) -> bool {
         let mut segments = self.newest_of_all().flat_map(|(_, c)| c.segments());
         segments.any(|s| {
-            NativeConfig::from_bytes(s.config.clone())
-                .is_ok_and(|c| c.storage_of(node).is_some() || (s.stop.is_none() && c.sequencer.0 == node))
+            let duties = duties(&s.kind, &s.config);
+            duties.is_holder(node) || (s.stop.is_none() && duties.is_orderer(node))
         })
     }
 
-    /// Returns the servers and the sequencer of a log's active segment, if it is native.
+    /// Returns the servers and the sequencer of a log's active segment, if its kind has a sequencer.
     pub fn serving(&self, name: &str) -> Option<(Vec<NodeId>, NodeId)> {
         let active = self.newest(name)?.segments().last()?;
-        let config = NativeConfig::from_bytes(active.config.clone()).ok()?;
-        Some((config.servers.iter().map(|(node, _)| *node).collect(), config.sequencer.0))
+        let duties = duties(&active.kind, &active.config);
+        let (sequencer, _) = duties.orderers().next()?;
+        Some((duties.holders().map(|(node, _)| node).collect(), sequencer))
     }
 
     /// Returns how many Loglets became active in a log after `old`.

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::testing::hit;
-use atoll_core::{Abandoned, Decode, NodeId, Ticket};
+use atoll_core::{Abandoned, NodeId, Ticket};
 use atoll_log::virtual_log::{LogAppendError, LogRecord, VirtualLog};
-use atoll_native::NativeConfig;
 
 use super::log::{Pending, check_once, record};
 use crate::scenario::node::NodeHandles;
@@ -20,12 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 type Sent = Ticket<Result<Vec<LogPos>, LogAppendError>>;
 
-/// Returns the host of the sequencer of a log's active segment, if the segment is native.
+/// Returns the host of the sequencer of a log's active segment, if its kind has one.
 fn sequencer(stage: &Stage<NodeHandles>, name: &str) -> Option<usize> {
-    let wire = stage.oracles.wire.lock();
-    let active = wire.chain.newest(name)?.segments().last()?.clone();
-    let config = NativeConfig::from_bytes(active.config).ok()?;
-    Some(config.sequencer.0.0 as usize - 1)
+    let (_, sequencer) = stage.oracles.wire.lock().chain.serving(name)?;
+    Some(sequencer.0 as usize - 1)
 }
 
 /// Returns some records of a new client.

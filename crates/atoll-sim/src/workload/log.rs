@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
-use atoll_core::{Decode, NodeId};
+use atoll_core::NodeId;
 use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord, Segment};
-use atoll_native::NativeConfig;
 use atoll_node::members::table::{Member, MemberTable};
+use atoll_protocols::duties;
 use bytes::Bytes;
 
 use crate::scenario::node::NodeHandles;
@@ -357,8 +357,8 @@ pub fn can_be_lost(stage: &Stage<NodeHandles>, host: usize) -> bool {
     let node = NodeId(host as u32 + 1);
     let segments = wire.chain.newest_of_all().flat_map(|(_, c)| c.segments());
     let kept_elsewhere = |s: &Segment| {
-        NativeConfig::from_bytes(s.config.clone())
-            .is_ok_and(|c| c.servers.len() >= 3 || c.storage_of(node).is_none())
+        let duties = duties(&s.kind, &s.config);
+        duties.holders().count() >= 3 || !duties.is_holder(node)
     };
     let group = wire.rmw.newest_group();
     !wire.rmw.may_be_handing_over()
@@ -372,11 +372,12 @@ fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
     let is_there = |node: NodeId, storage| stage.cluster.storage(node.0 as usize - 1) == Some(storage);
     for (name, chain) in wire.chain.newest_of_all() {
         // A segment that is empty or completely trimmed has nothing to lose.
-        let counts =
-            |s: &&Segment| s.kind == "native" && s.stop.is_none_or(|stop| stop > s.start.max(chain.trim()));
+        let counts = |s: &&Segment| s.stop.is_none_or(|stop| stop > s.start.max(chain.trim()));
         for segment in chain.segments().iter().filter(counts) {
-            let servers = NativeConfig::from_bytes(segment.config.clone()).ok()?.servers;
-            if let Some((node, _)) = servers.into_iter().find(|(n, s)| !is_there(*n, *s)) {
+            let holders: Vec<_> = duties(&segment.kind, &segment.config).holders().collect();
+            // What only a lost disk held cannot be rebuilt.
+            let lost = holders.iter().find(|(n, s)| holders.len() > 1 && !is_there(*n, *s));
+            if let Some((node, _)) = lost {
                 return Some(format!("segment {} of {name} names a lost disk of node {node}", segment.start));
             }
         }
@@ -423,10 +424,10 @@ async fn filled(stage: &Stage<NodeHandles>, name: &str) {
             let chain = wire.chain.newest(name);
             chain.map(|chain| {
                 at = at.max(chain.trim());
-                let segment = chain.locate(at).cloned();
-                segment.filter(|s| s.kind == "native").and_then(|s| {
-                    let config = NativeConfig::from_bytes(s.config.clone()).ok()?;
-                    Some((s.stop.unwrap_or(LogPos(tail)).min(LogPos(tail)), config.nodes()))
+                chain.locate(at).map(|s| {
+                    let nodes: Vec<NodeId> =
+                        duties(&s.kind, &s.config).holders().map(|(node, _)| node).collect();
+                    (s.stop.unwrap_or(LogPos(tail)).min(LogPos(tail)), nodes)
                 })
             })
         };

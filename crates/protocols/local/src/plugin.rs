@@ -3,10 +3,13 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use atoll_contract::Duties;
 use atoll_contract::plugin::{Host, Installed, Protocol, RoleName, set_to};
 use atoll_core::{Format, NodeCore};
 
-use crate::provider::KIND;
+use crate::provider::{KIND, duties};
 use crate::roles::LOCAL_STORE;
 use crate::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions, message};
 
@@ -34,6 +37,10 @@ impl Protocol for LocalPlugin {
 
     fn formats(&self) -> Vec<Format> {
         message::FORMATS.to_vec()
+    }
+
+    fn duties(&self, config: &Bytes) -> Duties {
+        duties(config)
     }
 
     fn set(&mut self, setting: &str, value: u64) -> bool {

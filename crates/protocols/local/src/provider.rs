@@ -88,6 +88,13 @@ impl LocalProvider {
     }
 }
 
+/// Returns which node does what for a loglet with this configuration.
+pub(crate) fn duties(config: &Bytes) -> Duties {
+    let Ok(config) = config::parse(config) else { return Duties::default() };
+    let binding = Binding::Holds(config.storage);
+    Duties(vec![Duty { role: SERVER, node: config.node, binding }])
+}
+
 impl LogletProvider for LocalProvider {
     fn kind(&self) -> &'static str {
         KIND
@@ -162,9 +169,7 @@ impl LogletProvider for LocalProvider {
     }
 
     fn duties(&self, config: &Bytes) -> Duties {
-        let Ok(config) = config::parse(config) else { return Duties::default() };
-        let binding = Binding::Holds(config.storage);
-        Duties(vec![Duty { role: SERVER, node: config.node, binding }])
+        duties(config)
     }
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {

@@ -3,11 +3,14 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use atoll_contract::Duties;
 use atoll_contract::plugin::{Host, Installed, Protocol, RoleName, set_to};
 use atoll_core::testing::{Listed, Mutant};
 use atoll_core::{Format, NodeCore};
 
-use crate::provider::KIND;
+use crate::provider::{KIND, duties};
 use crate::roles::{LOG_SERVER, SEQUENCER};
 use crate::{
     LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions, message, mutants,
@@ -39,6 +42,10 @@ impl Protocol for NativePlugin {
 
     fn formats(&self) -> Vec<Format> {
         message::FORMATS.to_vec()
+    }
+
+    fn duties(&self, config: &Bytes) -> Duties {
+        duties(config)
     }
 
     fn mutants(&self) -> &'static [Mutant] {

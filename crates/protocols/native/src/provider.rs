@@ -325,6 +325,15 @@ fn pick_sequencer<'a>(
         .ok_or(PlanError::TooFew { up: 0, wanted: 1 })
 }
 
+/// Returns which node does what for a loglet with this configuration.
+pub(crate) fn duties(config: &Bytes) -> Duties {
+    let Ok(config) = config::parse(config) else { return Duties::default() };
+    let holds = |(node, storage)| Duty { role: SERVER, node, binding: Binding::Holds(storage) };
+    let (node, life) = config.sequencer;
+    let orders = Duty { role: ORDERER, node, binding: Binding::Orders(life) };
+    Duties(config.servers.into_iter().map(holds).chain([orders]).collect())
+}
+
 impl LogletProvider for NativeProvider {
     fn kind(&self) -> &'static str {
         KIND
@@ -394,11 +403,7 @@ impl LogletProvider for NativeProvider {
     }
 
     fn duties(&self, config: &Bytes) -> Duties {
-        let Ok(config) = config::parse(config) else { return Duties::default() };
-        let holds = |(node, storage)| Duty { role: SERVER, node, binding: Binding::Holds(storage) };
-        let (node, life) = config.sequencer;
-        let orders = Duty { role: ORDERER, node, binding: Binding::Orders(life) };
-        Duties(config.servers.into_iter().map(holds).chain([orders]).collect())
+        duties(config)
     }
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
