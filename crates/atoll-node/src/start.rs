@@ -225,8 +225,17 @@ pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn DatabaseDoor>>) -> Resu
                 Ok(runtime) => runtime,
                 Err(e) => return drop(told.send(Err(StartError::Threads(e)))),
             };
-            let why = runtime.block_on(run(config, doors, orders, told));
-            end.send_replace(why);
+            match runtime.block_on(bring_up(config, doors)) {
+                Ok(up) => {
+                    let _ = told.send(Ok(up.parts.clone()));
+                    end.send_replace(Some(runtime.block_on(run(up, orders))));
+                }
+                Err(error) => {
+                    // The tasks of the runtime hold parts of the node. Once they are gone, the data directory can be opened again.
+                    drop(runtime);
+                    let _ = told.send(Err(error));
+                }
+            }
         })
         .map_err(StartError::Threads)?;
     let parts = tell.recv().map_err(|_| StartError::Panicked)??;
@@ -328,6 +337,18 @@ struct Up {
     drain_at_most: Duration,
 }
 
+impl Up {
+    /// Stops the doors, then the database, then the host. All threads of the node have ended on return.
+    async fn stop(self) {
+        self.stop_doors.send_replace(true);
+        for door in self.doors {
+            let _ = door.await;
+        }
+        database::close(&self.parts).await;
+        self.host.shutdown().await;
+    }
+}
+
 /// Returns the address of a door that is announced to others: the configured one, except that port 0 is replaced by the port that the
 /// system chose.
 fn told_address(configured: &str, door: &TcpListener) -> String {
@@ -393,29 +414,33 @@ async fn bring_up(
     if let Some(listener) = metrics {
         tasks.push(tokio::spawn(doors::metrics::serve_metrics(listener, figures, stopped(stopping.clone()))));
     }
-    let drain_at_most = config.drain_at_most;
-    if !database_doors.is_empty() {
-        tasks.extend(open_doors(config, &parts, database_doors, stopping).await?);
+    let mut up = Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most: config.drain_at_most };
+    if let Err(error) = open_doors(config, &mut up, database_doors, stopping).await {
+        up.stop().await;
+        return Err(error);
     }
-    Ok(Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most })
+    Ok(up)
 }
 
-/// Opens the database and its doors.
+/// Opens the database and its doors, if there are any. After an error, some of them may be open.
 async fn open_doors(
     config: NodeConfig,
-    parts: &NodeParts,
+    up: &mut Up,
     mut doors: Vec<Box<dyn DatabaseDoor>>,
     stopping: watch::Receiver<bool>,
-) -> Result<Vec<tokio::task::JoinHandle<()>>, StartError> {
+) -> Result<(), StartError> {
+    if doors.is_empty() {
+        return Ok(());
+    }
+    let parts = &up.parts;
     let database = database::open(&config, parts, &mut doors)?;
     tokio::spawn(database::watch(database.clone()));
     tokio::spawn(parts.database.space.clone().watch(config.data.clone(), config.least_free_bytes));
-    let up = DatabaseUp { database, parts: parts.clone(), config: Arc::new(config), stopping };
-    let mut tasks = Vec::new();
+    let open = DatabaseUp { database, parts: parts.clone(), config: Arc::new(config), stopping };
     for door in doors {
-        tasks.push(tokio::spawn(door.open(up.clone()).await?));
+        up.doors.push(tokio::spawn(door.open(open.clone()).await?));
     }
-    Ok(tasks)
+    Ok(())
 }
 
 pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
@@ -439,20 +464,8 @@ async fn follow_peers(parts: NodeParts, net: Net) {
     }
 }
 
-async fn run(
-    config: NodeConfig,
-    doors: Vec<Box<dyn DatabaseDoor>>,
-    mut orders: mpsc::UnboundedReceiver<Command>,
-    told: std::sync::mpsc::Sender<Result<NodeParts, StartError>>,
-) -> Option<EndedBecause> {
-    let up = match bring_up(config, doors).await {
-        Ok(up) => up,
-        Err(error) => {
-            let _ = told.send(Err(error));
-            return None;
-        }
-    };
-    let _ = told.send(Ok(up.parts.clone()));
+/// Runs a node that is up until it must stop, and stops it. Returns why.
+async fn run(up: Up, mut orders: mpsc::UnboundedReceiver<Command>) -> EndedBecause {
     let why = tokio::select! {
         order = orders.recv() => {
             if matches!(order, Some(Command::DrainThenStop)) {
@@ -474,13 +487,8 @@ async fn run(
         error = up.parts.refused() => EndedBecause::Level(error),
         _ = up.handle.ended() => EndedBecause::Panicked,
     };
-    up.stop_doors.send_replace(true);
-    for door in up.doors {
-        let _ = door.await;
-    }
-    database::close(&up.parts).await;
-    up.host.shutdown().await;
-    Some(why)
+    up.stop().await;
+    why
 }
 
 async fn stop_order(orders: &mut mpsc::UnboundedReceiver<Command>) {
