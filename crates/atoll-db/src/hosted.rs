@@ -148,6 +148,11 @@ impl Applications {
         Self::default()
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds an application. Panics if its number is taken or not allowed, which is a bug in the program, because its applications
     /// are fixed.
     pub fn add<A: Application>(&mut self, app: A) -> Slot<A> {

@@ -1,7 +1,7 @@
 //! Assembles a node from its server roles, which run in a core, and its procedures. Production and the simulator use the same assembly;
 //! only the host that drives the core differs.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use atoll_contract::plugin::{Clash, Host, Procedure, Protocols};
 use atoll_contract::{ClusterRegisters, Registers, Registry};
@@ -10,8 +10,6 @@ use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId
 use atoll_db::ReplicaRole;
 use atoll_log::virtual_log::Options as LogOptions;
 
-use crate::database::DatabaseCell;
-use crate::doors::tables::TablesCell;
 use crate::logs::Logs;
 use crate::members::change::{ChangeError, Changes};
 use crate::members::cluster::NodeCluster;
@@ -23,6 +21,7 @@ use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
 use crate::policy::{BackFiller, Collector, Guardian};
+use crate::replica::DatabaseCell;
 use crate::settings::Timings;
 
 /// The settings of every layer.
@@ -97,10 +96,6 @@ pub struct NodeParts {
     pub logs: Logs,
     /// The database, once it is open.
     pub database: DatabaseCell,
-    /// The tables, once the database is open.
-    pub tables: TablesCell,
-    /// The ZooKeeper door, once it is open.
-    pub zookeeper: Arc<OnceLock<atoll_zookeeper::Door>>,
     /// The guardian, which carries out the policy.
     pub guardian: Guardian,
     /// Changes the table of members.
@@ -164,16 +159,12 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
     cluster.settle(changes.clone());
     let level_register = registers.register(levels::REGISTER);
     let upgrades = Upgrades::new(env.clone(), level_register, members.clone(), changes.clone());
-    let tables = TablesCell::default();
-    let zookeeper = Arc::default();
     let node = NodeParts {
         env,
         members,
         registers,
         logs,
         database,
-        tables,
-        zookeeper,
         guardian,
         changes,
         upgrades,

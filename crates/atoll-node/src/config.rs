@@ -8,10 +8,9 @@ use atoll_core::{LevelRange, NodeId, StorageId};
 use atoll_db::Options as DatabaseOptions;
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::TlsFiles;
-use atoll_zookeeper::{Options as ZooKeeperOptions, TlsFiles as ZooKeeperTls};
 
-use crate::database::DatabaseState;
 use crate::members::table::{Member, MemberTable};
+use crate::replica::DatabaseState;
 use crate::settings::Timings;
 
 /// The roles of a node.
@@ -58,23 +57,15 @@ pub struct NodeConfig {
     pub roles: Roles,
     /// The feature levels that it can read. These are the levels of this program; tests may set others.
     pub levels: LevelRange,
-    /// The address of the gRPC door, as host:port.
+    /// The address of the gRPC listener, which all doors share, as host:port.
     pub grpc: String,
     /// The address for other nodes, as host:port.
     pub peer: String,
-    /// The address of the metrics door, if it has one.
+    /// The address where metrics are served, if they are.
     pub metrics: Option<String>,
-    /// The address of the ZooKeeper door without TLS, if it has one.
-    pub zookeeper: Option<String>,
-    /// The address of the ZooKeeper door with TLS and its TLS files, if it has one.
-    pub zookeeper_tls: Option<(String, ZooKeeperTls)>,
-    /// The address where the commands of ZooKeeper's AdminServer are served, if they are.
-    pub zookeeper_admin: Option<String>,
-    /// The settings of the ZooKeeper door.
-    pub zookeeper_options: ZooKeeperOptions,
     /// The founders of the cluster, which may or may not include this node. Empty for a standalone node.
     pub founders: BTreeMap<NodeId, Founder>,
-    /// The files for mutual TLS between nodes and for TLS of the gRPC door.
+    /// The files for mutual TLS between nodes and for TLS of the gRPC listener.
     pub tls: Option<TlsFiles>,
     /// Whether the operator explicitly allows other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
@@ -82,7 +73,9 @@ pub struct NodeConfig {
     pub timings: Timings,
     /// How long a stopping node waits for its sequencers to move.
     pub drain_at_most: Duration,
-    /// Where the state of the database is stored, if this node has doors for it.
+    /// Whether this node keeps a replica of the database, if its doors have applications.
+    pub replica: bool,
+    /// Where the state of the database is stored.
     pub database: DatabaseState,
     /// The settings of the database's engine.
     pub database_options: DatabaseOptions,
@@ -99,7 +92,7 @@ pub struct NodeConfig {
 
 impl NodeConfig {
     /// Returns the configuration of a standalone node, for a program that wants a durable log in its own process. The node has all roles,
-    /// its doors listen on free loopback ports, and it has no metrics door. The fields may be changed afterwards.
+    /// it listens on free loopback ports, and it serves no metrics. The fields may be changed afterwards.
     pub fn alone(data: impl Into<PathBuf>) -> Self {
         NodeConfig {
             node: NodeId(1),
@@ -110,15 +103,12 @@ impl NodeConfig {
             grpc: "127.0.0.1:0".to_owned(),
             peer: "127.0.0.1:0".to_owned(),
             metrics: None,
-            zookeeper: None,
-            zookeeper_tls: None,
-            zookeeper_admin: None,
-            zookeeper_options: ZooKeeperOptions::default(),
             founders: BTreeMap::new(),
             tls: None,
             plaintext_beyond_loopback: false,
             timings: Timings::default(),
             drain_at_most: Duration::from_secs(10),
+            replica: true,
             database: DatabaseState::default(),
             database_options: DatabaseOptions::default(),
             least_free_bytes: LEAST_FREE_BYTES,

@@ -1,27 +1,22 @@
-//! The database of a node: its log, its store in the data directory, and the doors that serve its applications.
+//! Opens the database of a node: its log, its store in the data directory, and the applications of its doors.
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_core::testing::mutant;
-use atoll_core::{BoxFuture, Completer, NodeId, Ticket, ticket};
 use atoll_db::{
-    Application, Applications, Bound, Checked, Cluster, Database, Engine, FjallStore, Ground, Health,
-    HearClocks, MemoryStore, OpenError, Owner, OwnerError, Shelf, Slot, Store, StoreError, Threads,
+    Applications, Bound, Checked, Cluster, Database, FjallStore, Ground, Health, HearClocks, MemoryStore,
+    OpenError, Owner, OwnerError, Store, StoreError, Threads,
 };
-use tokio::sync::watch;
+use atoll_door::Door;
 
 use crate::assembly::NodeParts;
 use crate::config::NodeConfig;
-use crate::members::Members;
-use crate::mutants;
-use crate::space::Space;
-use crate::start::StartError;
 
-/// The log of the database.
-pub const LOG: &str = "db";
+pub use crate::replica::{DatabaseCell, DatabaseState, is_in_service, tell_members};
+pub use atoll_door::DATABASE_LOG as LOG;
+
 /// The folder of its store in the data directory.
 const FOLDER: &str = "database";
 /// A file next to that folder. It records the owner that the store has declared.
@@ -30,98 +25,6 @@ const BOUND: &str = "database.owner";
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// How long a stopping node waits until everything applied is committed. The next start replays the rest.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
-
-/// Where the state of the database is stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DatabaseState {
-    /// In the data directory. It may be larger than memory.
-    OnDisk {
-        /// The size of the read cache in bytes, in addition to the kernel's page cache.
-        cache_bytes: u64,
-    },
-    /// In memory. Every start replays the log, or fetches the state from a peer. This node does not trim the log: if all nodes keep their
-    /// state in memory and stop, only the log still has it.
-    InMemory,
-}
-
-impl Default for DatabaseState {
-    fn default() -> Self {
-        DatabaseState::OnDisk { cache_bytes: 112 << 20 }
-    }
-}
-
-/// A door that serves applications of the database. It is created before the node starts, and used on the node's thread.
-pub trait DatabaseDoor: Send {
-    /// Adds the door's applications and keeps their slots.
-    fn add(&mut self, apps: &mut Applications);
-
-    /// Opens the door after the database was opened. The returned future serves until the node is stopping.
-    fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>>;
-}
-
-/// The future that serves an open door.
-pub type Serving = BoxFuture<'static, ()>;
-
-/// What an open database provides to a door.
-#[derive(Clone)]
-pub struct DatabaseUp {
-    /// The database, which provides the engines.
-    pub database: Database,
-    /// The other parts of the node.
-    pub parts: NodeParts,
-    /// The configuration of the node.
-    pub config: Arc<NodeConfig>,
-    /// Becomes true when the node is stopping.
-    pub stopping: watch::Receiver<bool>,
-}
-
-/// Returns a door without a socket, and a ticket for the engine of `app`, for a program that embeds the node.
-pub fn embed<A: Application>(app: A) -> (Box<dyn DatabaseDoor>, Ticket<Engine<A>>) {
-    let (hand, wait) = ticket();
-    (Box::new(Embedded { app: Some(app), slot: None, hand }), wait)
-}
-
-struct Embedded<A: Application> {
-    app: Option<A>,
-    slot: Option<Slot<A>>,
-    hand: Completer<Engine<A>>,
-}
-
-impl<A: Application> DatabaseDoor for Embedded<A> {
-    fn add(&mut self, apps: &mut Applications) {
-        self.slot = self.app.take().map(|app| apps.add(app));
-    }
-
-    fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>> {
-        if let Some(slot) = &self.slot {
-            self.hand.complete(up.database.engine(slot));
-        }
-        Box::pin(async { Ok(Box::pin(async {}) as Serving) })
-    }
-}
-
-/// The database of a node, once it is open.
-#[derive(Clone, Debug, Default)]
-pub struct DatabaseCell {
-    open: Arc<OnceLock<Database>>,
-    /// Where the server role that answers peers finds the replica.
-    pub shelf: Shelf,
-    /// Whether the disk has room for more data.
-    pub space: Space,
-}
-
-impl DatabaseCell {
-    /// Returns the database, if it is open.
-    pub fn get(&self) -> Option<&Database> {
-        self.open.get()
-    }
-
-    /// Sets the database after it was opened. Only the first call has an effect.
-    pub fn set(&self, database: Database) {
-        // There is no second call, because the store refuses to be opened twice.
-        let _ = self.open.set(database);
-    }
-}
 
 /// Returns the time of the system's clock in milliseconds since the Unix epoch.
 pub(crate) fn wall_clock_ms() -> u64 {
@@ -181,36 +84,30 @@ fn options(config: &NodeConfig) -> atoll_db::Options {
     options
 }
 
-/// Returns the function with which the database makes this node's heartbeats report whether its replica is out of service.
-pub fn tell_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
-    let members = members.clone();
-    Arc::new(move |out| members.set_halted(LOG, out))
-}
-
 /// Returns the function that provides the clock readings which the other nodes report in heartbeats.
 pub fn hear_clocks(parts: &NodeParts) -> HearClocks {
     let (env, members) = (parts.env.clone(), parts.members.clone());
     Arc::new(move || members.peer_clocks(env.now()))
 }
 
-/// Whether a node's replica of the database is in service, according to the node's own reports. A node can be up while its replica is out
-/// of service (X26).
-pub fn is_in_service(members: &Members, node: NodeId) -> bool {
-    mutant(mutants::ZK_HALTED_KEEPS_SESSIONS) || !members.halted_on(node).iter().any(|log| log == LOG)
-}
-
-/// Opens the database with the applications of these doors.
+/// Opens the database with the applications of these doors. None on a node that keeps no replica, or whose doors have no applications.
 ///
 /// # Errors
 /// The store cannot be opened, or threads cannot be started.
 pub(crate) fn open(
     config: &NodeConfig,
     parts: &NodeParts,
-    doors: &mut [Box<dyn DatabaseDoor>],
-) -> Result<Database, OpenError> {
+    doors: &mut [Box<dyn Door>],
+) -> Result<Option<Database>, OpenError> {
+    if !config.replica {
+        return Ok(None);
+    }
     let mut apps = Applications::new();
     for door in doors {
-        door.add(&mut apps);
+        door.applications(&mut apps);
+    }
+    if apps.is_empty() {
+        return Ok(None);
     }
     let owner = Owner {
         cluster: config.cluster.clone(),
@@ -235,7 +132,7 @@ pub(crate) fn open(
     };
     let database = Database::open(apps, ground)?;
     parts.database.set(database.clone());
-    Ok(database)
+    Ok(Some(database))
 }
 
 /// Logs the events of the database that an operator should know. Runs forever.

@@ -1,14 +1,13 @@
-//! The metrics of a node: those of its server roles, the host, the journal, the policy, and the database.
+//! The metrics of a node: those of its server roles, the host, the journal, the policy, the database, and the doors.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::Measure;
 use atoll_db::OutOfService;
-use atoll_zookeeper::exposition;
+use atoll_door::metrics::{Figures, process_measures};
 
 use crate::assembly::NodeParts;
-use crate::doors::metrics::{Figures, process_measures};
 use crate::host::HostHandle;
 use crate::members::Health;
 
@@ -19,13 +18,14 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct NodeFigures {
     handle: HostHandle,
     parts: NodeParts,
+    doors: Vec<Arc<dyn Figures>>,
     core: Mutex<Vec<Measure>>,
 }
 
 impl NodeFigures {
-    /// Starts to collect the core's metrics on the current runtime, until the node stops.
-    pub fn start(handle: HostHandle, parts: NodeParts) -> Arc<NodeFigures> {
-        let figures = Arc::new(NodeFigures { handle, parts, core: Mutex::default() });
+    /// Starts to collect the core's metrics on the current runtime, until the node stops. `doors` are the sources of the doors' own metrics.
+    pub fn start(handle: HostHandle, parts: NodeParts, doors: Vec<Arc<dyn Figures>>) -> Arc<NodeFigures> {
+        let figures = Arc::new(NodeFigures { handle, parts, doors, core: Mutex::default() });
         let me = figures.clone();
         tokio::spawn(async move {
             while let Ok(core) = me.handle.with_core(|core| core.measures()).await {
@@ -98,10 +98,11 @@ impl Figures for NodeFigures {
             add("log_known_tail", label(), log.tail.0 as f64);
             add("log_chain_version", label(), log.chain.version.0 as f64);
         }
+        all.extend(self.doors.iter().flat_map(|door| door.measures()));
         all
     }
 
     fn under_other_names(&self) -> String {
-        self.parts.zookeeper.get().map(|door| exposition(&door.metrics())).unwrap_or_default()
+        self.doors.iter().map(|door| door.under_other_names()).collect()
     }
 }

@@ -1,11 +1,13 @@
-//! A whole node: its server roles, its view of the cluster, the policy that keeps logs available, its host and its doors.
+//! A whole node: its server roles, its view of the cluster, the policy that keeps logs available, its host and its database. It knows
+//! no door: `start_with` takes a list of them.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `config.rs`, `settings.rs` | the configuration of a node, and its timings |
 //! | `assembly.rs` | combines roles and procedures into a node; the simulator uses it, too |
 //! | `start.rs` | starts a real node: data directory, sockets, doors, and a thread of its own |
-//! | `database.rs` | the database: its log, its store, and the doors that serve it |
+//! | `database.rs`, `replica.rs` | opens the database; what the rest of the node knows of it |
+//! | `backend.rs`, `door_view.rs` | what the doors see of the node |
 //! | `descriptors.rs` | how many files and sockets may be open, and how they are allocated |
 //! | `space.rs` | whether the disk has room for more data |
 //! | `host/` | feeds the core from sockets and disk |
@@ -13,15 +15,15 @@
 //! | `logs.rs` | the virtual logs that this node knows |
 //! | `policy/` | when a node moves or repairs a log by itself |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
-//! | `doors/` | gRPC, metrics, ZooKeeper |
 //! | `mutants.rs` | known bugs that tests switch on |
 
 mod ask_logs;
 pub mod assembly;
+pub mod backend;
 pub mod config;
 pub mod database;
 mod descriptors;
-pub mod doors;
+mod door_view;
 pub mod figures;
 pub mod host;
 pub mod logs;
@@ -29,13 +31,15 @@ pub mod members;
 pub mod mutants;
 pub mod operations;
 pub mod policy;
+pub mod replica;
 pub mod settings;
 pub mod space;
 mod start;
 pub mod survey;
 
 pub use atoll_db::Options as DatabaseOptions;
+pub use atoll_door::embed;
 pub use config::NodeConfig;
-pub use database::{DatabaseDoor, DatabaseState, DatabaseUp, embed};
 pub use logs::Logs;
+pub use replica::DatabaseState;
 pub use start::{EndedBecause, RunningNode, StartError, start, start_with};

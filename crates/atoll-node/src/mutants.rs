@@ -14,7 +14,7 @@ atoll_core::mutants! {
     POLICY_GUARDS_FEW = "PolicyGuardsFew", caught by ["many-logs"];
 }
 
-/// Returns the known bugs of every layer of a node.
+/// Returns the known bugs of every layer of a node. Those of its doors come from the list of doors.
 pub fn of_all_layers() -> Vec<Mutant> {
     let layers = [
         atoll_core::mutants::ALL,
@@ -23,8 +23,6 @@ pub fn of_all_layers() -> Vec<Mutant> {
         atoll_loglet_store::mutants::ALL,
         atoll_log::mutants::ALL,
         atoll_db::mutants::ALL,
-        atoll_zookeeper::mutants::ALL,
-        atoll_tables::mutants::ALL,
         ALL,
     ];
     let mut all = layers.concat();

@@ -5,12 +5,12 @@ use std::time::Duration;
 use atoll_client::Reason;
 use atoll_client::proto;
 use atoll_core::{Abandoned, Directory, Level, NodeId};
+use atoll_door::backend::{Operations, Pending, Refusal};
 use atoll_log::Chain;
 use atoll_log::chain::MAX_CHAIN_BYTES;
 
 use crate::ask_logs::{Answer, NoAnswer, ask_all};
 use crate::assembly::NodeParts;
-use crate::doors::backend::{Operations, Pending, Refusal};
 use crate::logs::{Known, Logs};
 use crate::members::Health;
 use crate::members::change::ChangeError;

@@ -6,8 +6,13 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{Identity, Incarnation, LevelError, NodeId, StorageId};
+use atoll_door::metrics::serve_metrics;
+use atoll_door::{
+    Clients, Door, DoorError, DoorTls, DoorTlsError, DoorUp, Limits, ListenError, Listeners, serve_grpc,
+    services_of, stopped,
+};
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_net::{ListenRefused, Net, NetOptions, RefusalCode, check_listener};
+use atoll_net::{Net, NetOptions, RefusalCode};
 use atoll_storage::{
     DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered,
     Syncs,
@@ -16,10 +21,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use crate::assembly::{self, Assembly, AssemblyError, NodeParts, Options, Parts};
+use crate::backend::NodeBackend;
 use crate::config::NodeConfig;
-use crate::database::{self, DatabaseDoor, DatabaseUp};
+use crate::database;
 use crate::descriptors::{self, Descriptors, TooFewDescriptors};
-use crate::doors;
+use crate::door_view::DoorView;
 use crate::figures::NodeFigures;
 use crate::host::{HostHandle, HostOptions, NodeHost};
 use crate::operations::NodeOperations;
@@ -27,9 +33,6 @@ use crate::operations::NodeOperations;
 /// Why a node did not start. The data that it held before is intact.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The TLS files of the ZooKeeper door cannot be used.
-    #[error("TLS of the ZooKeeper door: {0}")]
-    ZooKeeperTls(#[from] atoll_zookeeper::TlsError),
     /// The data directory is in use, or unusable.
     #[error("data directory: {0}")]
     Disk(#[from] DiskError),
@@ -42,24 +45,12 @@ pub enum StartError {
     /// The listener for other nodes could not be opened.
     #[error("the door for other nodes: {0}")]
     Net(#[from] atoll_net::StartError),
-    /// Another door could not be opened.
-    #[error("the {door} door at {address}: {error}; is another process listening there?")]
-    Door {
-        /// The name of the door, for example "gRPC" or "metrics".
-        door: &'static str,
-        /// Its address.
-        address: String,
-        /// Why it could not be opened.
-        error: std::io::Error,
-    },
-    /// Other machines could reach a door without TLS, which the operator has not allowed.
-    #[error("the {door} door: {refused}")]
-    Exposed {
-        /// The name of the door, for example "gRPC" or "metrics".
-        door: &'static str,
-        /// Why the listener was refused.
-        refused: ListenRefused,
-    },
+    /// The listener for gRPC or for metrics could not be opened.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A door could not be opened.
+    #[error(transparent)]
+    Door(#[from] DoorError),
     /// A TLS file of the gRPC door cannot be read.
     #[error("TLS of the gRPC door: {path}: {error}")]
     Tls {
@@ -70,16 +61,13 @@ pub enum StartError {
     },
     /// The contents of the TLS files of the gRPC door cannot be used.
     #[error("TLS of the gRPC door: {0}")]
-    TlsContents(#[from] doors::DoorTlsError),
+    TlsContents(#[from] DoorTlsError),
     /// The process may open too few files.
     #[error(transparent)]
     Descriptors(#[from] TooFewDescriptors),
     /// The database could not be opened.
     #[error("the database: {0}")]
     Database(#[from] atoll_db::OpenError),
-    /// The ZooKeeper state in the database could not be read.
-    #[error("the state of ZooKeeper's clients: {0}")]
-    ZooKeeper(#[from] atoll_zookeeper::ReadError),
     /// The protocols of this program do not fit together.
     #[error("the protocols: {0}")]
     Assembly(#[from] AssemblyError),
@@ -206,14 +194,14 @@ impl RunningNode {
     }
 }
 
-/// Starts a node. On return, it has recovered its journal and its doors are open. Finding the other nodes may take longer.
+/// Starts a node without doors. On return, it has recovered its journal. Finding the other nodes may take longer.
 pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     start_with(config, Vec::new())
 }
 
-/// Like [`start`], but also opens the database and these doors, which serve its applications. Without doors, the database is not opened.
-/// Every node of a cluster needs the same applications.
-pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn DatabaseDoor>>) -> Result<RunningNode, StartError> {
+/// Like [`start`], but with these doors, which are open on return. If they have applications, the node also opens the database. Every node
+/// of a cluster that keeps a replica needs the same applications.
+pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn Door>>) -> Result<RunningNode, StartError> {
     let (commands, orders) = mpsc::unbounded_channel();
     let (told, tell) = std::sync::mpsc::channel();
     let (end, ended) = watch::channel(None);
@@ -301,30 +289,68 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     Ok(Opened { assembly, journal, identity })
 }
 
-/// The name of the ZooKeeper door whose clients must present a certificate.
-pub(crate) const ZOOKEEPER_TLS: &str = "ZooKeeper with TLS";
-
-pub(crate) async fn listen(
-    config: &NodeConfig,
-    door: &'static str,
-    address: &str,
-) -> Result<TcpListener, StartError> {
-    let failed = |error| StartError::Door { door, address: address.to_owned(), error };
-    let resolved: Vec<_> = tokio::net::lookup_host(address).await.map_err(failed)?.collect();
-    for at in &resolved {
-        let tls = (config.tls.is_some() && door == "gRPC") || door == ZOOKEEPER_TLS;
-        check_listener(*at, tls, config.plaintext_beyond_loopback)
-            .map_err(|refused| StartError::Exposed { door, refused })?;
-    }
-    TcpListener::bind(resolved.as_slice()).await.map_err(failed)
-}
-
-fn door_tls(config: &NodeConfig) -> Result<Option<doors::DoorTls>, StartError> {
+fn door_tls(config: &NodeConfig) -> Result<Option<DoorTls>, StartError> {
     let Some(files) = &config.tls else { return Ok(None) };
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|error| StartError::Tls { path: path.display().to_string(), error })
     };
-    Ok(Some(doors::DoorTls::new(&read(&files.cert)?, &read(&files.key)?, &read(&files.ca)?)?))
+    Ok(Some(DoorTls::new(&read(&files.cert)?, &read(&files.key)?, &read(&files.ca)?)?))
+}
+
+/// The listeners that all doors share.
+struct SharedListeners {
+    grpc: TcpListener,
+    tls: Option<DoorTls>,
+    connections: usize,
+    metrics: Option<TcpListener>,
+}
+
+impl SharedListeners {
+    /// Opens the listeners. In `config`, a free port becomes the one that the system chose.
+    async fn open(
+        config: &mut NodeConfig,
+        listeners: Listeners,
+        connections: usize,
+    ) -> Result<Self, StartError> {
+        let clients = if config.tls.is_some() { Clients::Certified } else { Clients::Anybody };
+        let grpc = listeners.open("gRPC", &config.grpc, clients).await?;
+        config.grpc = told_address(&config.grpc, &grpc);
+        let metrics = match &config.metrics {
+            Some(address) => Some(listeners.open("metrics", address, Clients::Anybody).await?),
+            None => None,
+        };
+        config.metrics =
+            config.metrics.take().zip(metrics.as_ref()).map(|(at, listener)| told_address(&at, listener));
+        Ok(SharedListeners { grpc, tls: door_tls(config)?, connections, metrics })
+    }
+
+    /// Serves gRPC and metrics until the node is stopping.
+    fn serve(
+        self,
+        handle: &HostHandle,
+        parts: &NodeParts,
+        doors: &mut [Box<dyn Door>],
+        stopping: &watch::Receiver<bool>,
+    ) -> Vec<tokio::task::JoinHandle<()>> {
+        let SharedListeners { grpc, tls, connections, metrics } = self;
+        let operations = Arc::new(NodeOperations::new(parts.clone()));
+        let (env, logs, changes) = (parts.env.clone(), parts.logs.clone(), parts.changes.clone());
+        let backend =
+            Arc::new(NodeBackend::new(env, logs, changes, operations).with_database(parts.database.clone()));
+        let services = services_of(doors, backend, Limits::default().with_connections(connections));
+        let figures = doors.iter().filter_map(|door| door.figures()).collect();
+        let figures = NodeFigures::start(handle.clone(), parts.clone(), figures);
+        let stop = stopped(stopping.clone());
+        let mut tasks = vec![tokio::spawn(async move {
+            if let Err(error) = serve_grpc(grpc, services, tls, stop).await {
+                tracing::error!(%error, "the gRPC door ended");
+            }
+        })];
+        if let Some(listener) = metrics {
+            tasks.push(tokio::spawn(serve_metrics(listener, figures, stopped(stopping.clone()))));
+        }
+        tasks
+    }
 }
 
 /// A node that is up.
@@ -358,22 +384,11 @@ fn told_address(configured: &str, door: &TcpListener) -> String {
     }
 }
 
-async fn bring_up(
-    mut config: NodeConfig,
-    database_doors: Vec<Box<dyn DatabaseDoor>>,
-) -> Result<Up, StartError> {
-    let Descriptors { grpc: grpc_connections, zookeeper, .. } =
-        descriptors::plan(descriptors::raise_limit())?;
-    let of_zookeeper = &mut config.zookeeper_options.max_connections;
-    *of_zookeeper = descriptors::at_most(*of_zookeeper, zookeeper);
-    let grpc = listen(&config, "gRPC", &config.grpc).await?;
-    config.grpc = told_address(&config.grpc, &grpc);
-    let metrics = match &config.metrics {
-        Some(address) => Some(listen(&config, "metrics", address).await?),
-        None => None,
-    };
-    config.metrics = config.metrics.zip(metrics.as_ref()).map(|(at, door)| told_address(&at, door));
-    let tls = door_tls(&config)?;
+async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Result<Up, StartError> {
+    let listening = doors.iter().filter(|door| door.has_listeners()).count();
+    let plan = descriptors::plan(descriptors::raise_limit(), listening)?;
+    let listeners = Listeners { plaintext_beyond_loopback: config.plaintext_beyond_loopback };
+    let shared = SharedListeners::open(&mut config, listeners, plan.grpc).await?;
     let Opened { assembly, journal, identity } = open(&config)?;
     let mut options = NetOptions::new(
         identity.node,
@@ -395,57 +410,46 @@ async fn bring_up(
     parts.start();
 
     let (stop_doors, stopping) = watch::channel(false);
-    let figures = NodeFigures::start(handle.clone(), parts.clone());
-    let operations = Arc::new(NodeOperations::new(parts.clone()));
-    let (env, logs, changes) = (parts.env.clone(), parts.logs.clone(), parts.changes.clone());
-    let backend = Arc::new(
-        doors::NodeBackend::new(env, logs, changes, operations)
-            .with_tables(parts.tables.clone())
-            .with_database(parts.database.clone()),
-    );
-    let mut tasks = Vec::new();
-    let stop = stopped(stopping.clone());
-    tasks.push(tokio::spawn(async move {
-        let limits = doors::Limits::default().with_connections(grpc_connections);
-        if let Err(error) = doors::serve_grpc(grpc, backend, tls, limits, stop).await {
-            tracing::error!(%error, "the gRPC door ended");
-        }
-    }));
-    if let Some(listener) = metrics {
-        tasks.push(tokio::spawn(doors::metrics::serve_metrics(listener, figures, stopped(stopping.clone()))));
-    }
-    let mut up = Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most: config.drain_at_most };
-    if let Err(error) = open_doors(config, &mut up, database_doors, stopping).await {
+    let tasks = shared.serve(&handle, &parts, &mut doors, &stopping);
+    let drain_at_most = config.drain_at_most;
+    let mut up = Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most };
+    let rest = Rest { config, listeners, plan, stopping };
+    if let Err(error) = rest.open(&mut up, doors).await {
         up.stop().await;
         return Err(error);
     }
     Ok(up)
 }
 
-/// Opens the database and its doors, if there are any. After an error, some of them may be open.
-async fn open_doors(
+/// What is needed to open the database and the doors.
+struct Rest {
     config: NodeConfig,
-    up: &mut Up,
-    mut doors: Vec<Box<dyn DatabaseDoor>>,
+    listeners: Listeners,
+    plan: Descriptors,
     stopping: watch::Receiver<bool>,
-) -> Result<(), StartError> {
-    if doors.is_empty() {
-        return Ok(());
-    }
-    let parts = &up.parts;
-    let database = database::open(&config, parts, &mut doors)?;
-    tokio::spawn(database::watch(database.clone()));
-    tokio::spawn(parts.database.space.clone().watch(config.data.clone(), config.least_free_bytes));
-    let open = DatabaseUp { database, parts: parts.clone(), config: Arc::new(config), stopping };
-    for door in doors {
-        up.doors.push(tokio::spawn(door.open(open.clone()).await?));
-    }
-    Ok(())
 }
 
-pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // An error means that the node was dropped, so stop as well.
-    let _ = stopping.wait_for(|s| *s).await;
+impl Rest {
+    /// Opens the database, and then the doors. After an error, some of them may be open.
+    async fn open(self, up: &mut Up, mut doors: Vec<Box<dyn Door>>) -> Result<(), StartError> {
+        let Rest { config, listeners, plan, stopping } = self;
+        let parts = &up.parts;
+        let database = database::open(&config, parts, &mut doors)?;
+        let space = parts.database.space.clone();
+        if let Some(database) = &database {
+            tokio::spawn(database::watch(database.clone()));
+            tokio::spawn(space.clone().watch(config.data, config.least_free_bytes));
+        }
+        let node = DoorView::new(parts.members.clone(), parts.guardian.clone(), space, config.peer);
+        let connections = plan.of_door;
+        let open = DoorUp { database, node: Arc::new(node), listeners, connections, stopping };
+        for door in doors {
+            let name = door.name();
+            up.doors.push(tokio::spawn(door.open(open.clone()).await?));
+            tracing::debug!(door = name, "open");
+        }
+        Ok(())
+    }
 }
 
 /// Updates the network's list of peers whenever the table of members changes.

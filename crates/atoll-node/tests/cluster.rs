@@ -9,11 +9,18 @@ use std::time::Duration;
 
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Level, LevelRange, NodeId};
+use atoll_door_cluster::ClusterDoor;
+use atoll_door_log::LogDoor;
 use atoll_log::virtual_log::{LogRecord, VirtualLog};
 use atoll_node::config::{Founder, NodeConfig, Roles};
 use atoll_node::settings::Timings;
-use atoll_node::{EndedBecause, RunningNode, start};
+use atoll_node::{EndedBecause, RunningNode, StartError, start_with};
 use common::free_address;
+
+/// Starts a node with the doors that need no database.
+fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
+    start_with(config, vec![Box::new(LogDoor), Box::new(ClusterDoor)])
+}
 
 fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
     let founders: BTreeMap<NodeId, Founder> = (1..=nodes)

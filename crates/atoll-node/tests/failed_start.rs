@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use atoll_core::BoxFuture;
-use atoll_db::{AppId, Application, Applications, ApplyAt, Rejected, StoreError, Tx, View};
-use atoll_node::database::{DatabaseDoor, DatabaseUp, Serving};
-use atoll_node::{NodeConfig, StartError, embed, start_with};
+use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
+use atoll_door::{Clients, Door, DoorError, DoorUp, Serving, nothing};
+use atoll_node::{NodeConfig, embed, start_with};
 use bytes::Bytes;
 
 /// An application that keeps the last command.
@@ -30,16 +30,15 @@ struct Fixed {
     address: String,
 }
 
-impl DatabaseDoor for Fixed {
-    fn add(&mut self, _: &mut Applications) {}
+impl Door for Fixed {
+    fn name(&self) -> &'static str {
+        "fixed"
+    }
 
-    fn open(self: Box<Self>, _: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>> {
+    fn open(self: Box<Self>, up: DoorUp) -> BoxFuture<'static, Result<Serving, DoorError>> {
         Box::pin(async move {
-            let address = self.address;
-            match tokio::net::TcpListener::bind(&address).await {
-                Ok(_) => Ok(Box::pin(async {}) as Serving),
-                Err(error) => Err(StartError::Door { door: "fixed", address, error }),
-            }
+            up.listeners.open("fixed", &self.address, Clients::Anybody).await?;
+            Ok(nothing())
         })
     }
 }

@@ -8,7 +8,8 @@ use crate::scenario::{self, Outcome};
 
 /// Returns all mutants that a scenario must catch.
 pub fn all() -> Vec<Mutant> {
-    atoll_node::mutants::of_all_layers().into_iter().filter(|m| !m.caught_by().is_empty()).collect()
+    let all = atoll_node::mutants::of_all_layers().into_iter().chain(atoll_doors::mutants());
+    all.filter(|m| !m.caught_by().is_empty()).collect()
 }
 
 /// Returns the mutant with a name, in upper or lower case.

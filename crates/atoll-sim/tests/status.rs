@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use atoll_contract::LogletSpec;
 use atoll_core::NodeId;
+use atoll_door::Operations;
 use atoll_node::assembly::Options;
-use atoll_node::doors::Operations;
 use atoll_node::operations::NodeOperations;
 use atoll_sim::scenario::node::{NodeHandles, Nodes};
 use atoll_sim::scenario::phases::{Flag, Stage, stage};

@@ -56,7 +56,8 @@ enum Verb {
 fn put_mutant_in() {
     use atoll_core::testing::set_mutant_everywhere;
     let Some(name) = std::env::var_os("ATOLL_MUTANT") else { return };
-    let found = atoll_node::mutants::of_all_layers().into_iter().find(|m| name.to_str() == Some(m.name()));
+    let mut all = atoll_node::mutants::of_all_layers().into_iter().chain(atoll_doors::mutants());
+    let found = all.find(|m| name.to_str() == Some(m.name()));
     let Some(found) = found else {
         eprintln!("ATOLL_MUTANT: there is no mutant {name:?}");
         std::process::exit(2);

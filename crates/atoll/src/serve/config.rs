@@ -95,11 +95,11 @@ pub struct Config {
     /// The door of ZooKeeper's clients, if there is one.
     pub zookeeper: Option<String>,
     /// The door of ZooKeeper's clients with TLS, if there is one, and its files.
-    pub zookeeper_tls: Option<(String, atoll_node::doors::zookeeper::TlsFiles)>,
+    pub zookeeper_tls: Option<(String, atoll_doors::zookeeper::TlsFiles)>,
     /// The door for the commands of ZooKeeper's AdminServer, if they are served.
     pub zookeeper_admin: Option<String>,
     /// The options of ZooKeeper's doors.
-    pub zookeeper_options: atoll_node::doors::zookeeper::Options,
+    pub zookeeper_options: atoll_doors::zookeeper::Options,
     /// Maximum number of bytes that the cache of a state on disk keeps in memory.
     pub cache_bytes: u64,
     /// With fewer free bytes on the disk than this, the data of the database must not grow.

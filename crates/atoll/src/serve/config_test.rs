@@ -96,7 +96,7 @@ fn session_timeouts_come_from_the_tick_unless_they_are_given() {
 #[test]
 fn options_of_the_zookeeper_door_are_checked() {
     let defaults = parse("").unwrap().zookeeper_options;
-    assert_eq!(defaults, atoll_node::doors::zookeeper::Options::default());
+    assert_eq!(defaults, atoll_doors::zookeeper::Options::default());
     let given = parse("[zookeeper]\nconnection_tokens = 7\nwords = [\"*\"]\nmax_connections = 9").unwrap();
     assert_eq!(given.zookeeper_options.connection_throttle.unwrap().tokens, 7);
     assert_eq!((given.zookeeper_options.words.len(), given.zookeeper_options.max_connections), (1, 9));

@@ -115,7 +115,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         return ExitCode::from(BAD_CONFIG);
     }
     if let Some((_, files)) = &config.zookeeper_tls
-        && let Err(error) = atoll_node::doors::zookeeper::check_tls(files)
+        && let Err(error) = atoll_doors::zookeeper::check_tls(files)
     {
         eprintln!("[zookeeper] {error}");
         return ExitCode::from(BAD_CONFIG);

@@ -5,11 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use atoll_core::NodeId;
+use atoll_doors::zookeeper;
 use atoll_net::TlsFiles;
 use atoll_node::config::{Founder, NodeConfig};
-use atoll_node::database::DatabaseDoor;
-use atoll_node::doors::tables::TablesDoor;
-use atoll_node::doors::zookeeper::ZooKeeperDoor;
 use atoll_node::settings::Timings;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
@@ -75,10 +73,6 @@ fn node_config(config: Config) -> NodeConfig {
         grpc: config.grpc,
         peer: config.peer,
         metrics: config.metrics,
-        zookeeper: config.zookeeper,
-        zookeeper_tls: config.zookeeper_tls,
-        zookeeper_admin: config.zookeeper_admin,
-        zookeeper_options: config.zookeeper_options,
         founders: config.peers.into_iter().map(|(id, peer)| (NodeId(id), founder(peer))).collect(),
         tls: config.tls.as_ref().map(tls_files),
         plaintext_beyond_loopback: config.plaintext_beyond_loopback,
@@ -92,6 +86,8 @@ fn node_config(config: Config) -> NodeConfig {
             patrol_every: ms(t.patrol_every_ms),
         },
         drain_at_most: ms(t.drain_at_most_ms),
+        // A node that only stores entries keeps no replica.
+        replica: config.roles.sequencer || config.roles.meta,
         database: match config.state_in_memory {
             true => atoll_node::DatabaseState::InMemory,
             false => atoll_node::DatabaseState::OnDisk { cache_bytes: config.cache_bytes },
@@ -109,12 +105,15 @@ fn node_config(config: Config) -> NodeConfig {
     node
 }
 
-/// Returns the doors of the database; none on a node that only stores entries.
-fn database_doors(config: &Config) -> Vec<Box<dyn DatabaseDoor>> {
-    if config.roles.sequencer || config.roles.meta {
-        vec![Box::new(ZooKeeperDoor::default()), Box::new(TablesDoor::default())]
-    } else {
-        Vec::new()
+/// Returns the settings of the doors.
+fn door_settings(config: &Config) -> atoll_doors::Settings {
+    atoll_doors::Settings {
+        zookeeper: zookeeper::Settings {
+            address: config.zookeeper.clone(),
+            tls: config.zookeeper_tls.clone(),
+            admin: config.zookeeper_admin.clone(),
+            options: config.zookeeper_options.clone(),
+        },
     }
 }
 
@@ -140,7 +139,7 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
         }
     };
 
-    let doors = database_doors(&config);
+    let doors = atoll_doors::all(door_settings(&config));
     let node = match atoll_node::start_with(node_config(config), doors) {
         Ok(node) => node,
         Err(error) => {

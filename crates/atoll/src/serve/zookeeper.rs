@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use atoll_node::doors::zookeeper::{
+use atoll_doors::zookeeper::{
     AdminOptions, ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsFiles, Users,
 };
 use toml::de::DeValue;

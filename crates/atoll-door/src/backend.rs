@@ -1,0 +1,206 @@
+//! What the gRPC services of doors need from their node.
+//!
+//! Every future here only waits for work that continues without it, so dropping the future stops nothing (contracts X8).
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use atoll_client::proto;
+use atoll_client::{Failure, Outcome};
+use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec};
+use atoll_core::BoxFuture;
+use atoll_log::Busy;
+use bytes::Bytes;
+
+/// The log of the database. Clients do not write to it.
+pub const DATABASE_LOG: &str = "db";
+
+/// The failure of an operation that did not happen, or may not have happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Whether the operation happened.
+    pub happened: Outcome,
+    /// Why it failed, and what the client can do.
+    pub failure: Failure,
+}
+
+impl Refusal {
+    /// Returns a refusal of an operation that did not happen.
+    pub fn no(reason: atoll_client::Reason, message: impl Into<String>, next: impl Into<String>) -> Self {
+        Refusal { happened: Outcome::No, failure: Failure::new(reason, message, next) }
+    }
+
+    /// Returns a refusal of an operation that may have happened, or may still happen.
+    pub fn unknown(
+        reason: atoll_client::Reason,
+        message: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
+        Refusal { happened: Outcome::Unknown, failure: Failure::new(reason, message, next) }
+    }
+
+    /// Returns the refusal of a node that is stopping. The operation did not happen through this node.
+    pub fn stopping() -> Self {
+        Refusal::no(atoll_client::Reason::Stopping, "this node is stopping", "go on at another node")
+    }
+}
+
+impl From<Refusal> for tonic::Status {
+    fn from(refusal: Refusal) -> Self {
+        atoll_client::status(refusal.happened, &refusal.failure)
+    }
+}
+
+/// The outcome of an operation in progress.
+pub type Pending<T> = BoxFuture<'static, Result<T, Refusal>>;
+
+/// Waits for an outcome and converts a refusal to a status.
+pub async fn answer<T>(pending: Pending<T>) -> Result<T, tonic::Status> {
+    pending.await.map_err(tonic::Status::from)
+}
+
+/// Records of one client to append, in order. Their sequence numbers are consecutive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRecords {
+    /// The client that appends them.
+    pub client: ClientId,
+    /// The sequence number of the first record.
+    pub first_seq: u64,
+    /// The payloads of the records, at least one.
+    pub payloads: Vec<Bytes>,
+    /// Set if some of the records were sent before. The log is then searched for them from this position before they are appended
+    /// (contracts X16).
+    pub floor: Option<LogPos>,
+    /// For records without a floor: a tail that the sender knew before it first sent them. All copies that it has since sent through other
+    /// nodes lie at or above this tail.
+    pub known: Option<LogPos>,
+}
+
+impl LogRecords {
+    /// Returns the total size of the payloads in bytes.
+    #[inline]
+    pub fn payload_bytes(&self) -> usize {
+        self.payloads.iter().map(Bytes::len).sum()
+    }
+}
+
+/// See [`LogBackend::room`].
+pub type Room = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The result of [`LogBackend::submit`].
+pub enum Submitted {
+    /// The records are queued. The outcome has one position for each of them, in order.
+    Pending(Pending<Vec<LogPos>>),
+    /// Too many appends are in progress. Nothing happened: the records are returned, together with the limit that was reached.
+    Busy(LogRecords, Busy),
+}
+
+/// The result of a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadRecords {
+    /// The position of the first entry.
+    pub first: LogPos,
+    /// The entries, at least one, at consecutive positions.
+    pub entries: Vec<Entry>,
+    /// How many of them came from other nodes.
+    pub remote: u64,
+}
+
+/// One log.
+pub trait LogBackend: Send + Sync {
+    /// Returns a tail that this node already knows. A record that is sent for the first time after this call has no copy below this tail.
+    fn known_tail(&self) -> LogPos;
+
+    /// Queues records for the append, in the order of the calls.
+    fn submit(&self, records: LogRecords) -> Submitted;
+
+    /// Completes when the queue has had room for this many records and bytes. Another caller may use up the room first.
+    fn room(&self, records: usize, payload_bytes: usize) -> Room;
+
+    /// Checks the tail. It is above every append that was acknowledged before the call.
+    fn check_tail(&self) -> Pending<LogPos>;
+
+    /// Waits until the tail may be above `above`, and returns the tail at that time. May return early.
+    fn wait_tail(&self, above: LogPos) -> Pending<LogPos>;
+
+    /// Returns the trim point, as this node knows it.
+    fn trim_point(&self) -> LogPos;
+
+    /// Reads records from `range.start`, at least one, up to but excluding `range.end`, and not far beyond `max_bytes`. `range` must be
+    /// below a tail that the caller has obtained. With `local_only`, no other node is asked.
+    fn read(&self, range: Range<LogPos>, max_bytes: usize, local_only: bool) -> Pending<ReadRecords>;
+
+    /// Trims the log: positions below `to` are given up permanently.
+    fn trim(&self, to: LogPos) -> Pending<()>;
+
+    /// Reads the chain from its register. Lists the segments in the chain itself, or if `from` is given, those in the index page that
+    /// contains `from`.
+    fn chain(&self, from: Option<LogPos>) -> Pending<proto::Chain>;
+
+    /// Extends the log: seals the active segment and starts another one.
+    fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain>;
+
+    /// Removes trimmed segments from the front of the chain.
+    fn truncate(&self) -> Pending<proto::Chain>;
+
+    /// Rebuilds a sealed segment.
+    fn modify(&self, loglet: LogletId, spec: LogletSpec) -> Pending<proto::Chain>;
+}
+
+/// Status and membership.
+pub trait Operations: Send + Sync {
+    /// Returns health, tails and lag, as this node knows them.
+    fn status(&self) -> Pending<proto::StatusReply>;
+
+    /// Returns the members, and what this node knows about them.
+    fn nodes(&self) -> Pending<Vec<proto::NodeInfo>>;
+
+    /// Adds a member, or changes the address of one that has not joined or is not alive. Idempotent.
+    fn add_node(&self, request: proto::NodeAddRequest) -> Pending<proto::NodeReply>;
+
+    /// Drains a node. Completes when all of its duties have moved to other nodes. Idempotent.
+    fn drain_node(&self, node: atoll_core::NodeId) -> Pending<proto::NodeReply>;
+
+    /// Removes a member that has no duties. Idempotent.
+    fn remove_node(&self, node: atoll_core::NodeId) -> Pending<proto::NodeReply>;
+
+    /// Returns the feature level, and which levels the programs of the members can read.
+    fn levels(&self) -> Pending<proto::LevelsReply>;
+
+    /// Raises the feature level to `to`, or to the highest level that all members can read. Idempotent.
+    fn upgrade(&self, to: Option<atoll_core::Level>) -> Pending<proto::LevelsReply>;
+}
+
+/// What a node offers to its doors.
+pub trait Backend: Send + Sync {
+    /// Returns the id of this node.
+    fn node(&self) -> atoll_core::NodeId;
+
+    /// Returns the client id for appends whose client gave none. It is used only by this incarnation of the node.
+    fn client(&self) -> ClientId;
+
+    /// Returns the log with this name, whether it exists or not.
+    fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal>;
+
+    /// Like [`Backend::log`], but creates the log if it does not exist. A deleted log is not created again.
+    fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>>;
+
+    /// Creates a log. Returns false if it already exists.
+    fn create(&self, name: &str, spec: LogletSpec) -> Pending<bool>;
+
+    /// Deletes a log. Returns false if it was already deleted.
+    fn delete(&self, name: &str) -> Pending<bool>;
+
+    /// Returns the names of all logs, in ascending order.
+    fn list(&self) -> Pending<Vec<String>>;
+
+    /// Returns the operations for status and membership.
+    fn operations(&self) -> Arc<dyn Operations>;
+
+    /// Returns the database, if it is open on this node.
+    fn database(&self) -> Option<atoll_db::Database> {
+        None
+    }
+}

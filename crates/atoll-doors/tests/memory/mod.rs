@@ -1,0 +1,261 @@
+//! A node without a disk: logs in memory behind the doors' traits, with switches that simulate the problems of a real one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use atoll_client::{Reason, proto};
+use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec, OpId};
+use atoll_core::NodeId;
+use atoll_door::backend::{
+    Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,
+};
+use atoll_door::{Limits, Services, services_of};
+use tokio::sync::Notify;
+
+/// A log. All nodes of a test that have the same [`Logs`] share it.
+#[derive(Default)]
+pub struct MemoryLog {
+    entries: Mutex<Vec<Entry>>,
+    trim: Mutex<u64>,
+    appended: Notify,
+    /// Refuse the next submission as busy, once.
+    pub busy_once: AtomicBool,
+    /// Appends happen, but their outcomes are never reported.
+    pub mute: AtomicBool,
+    /// Do not keep payloads.
+    pub forgetful: AtomicBool,
+    /// Delay the outcomes of appends by this, like a disk.
+    pub delay: Mutex<Option<std::time::Duration>>,
+    /// Refuse appends with this. They do not happen.
+    pub refuse: Mutex<Option<Refusal>>,
+}
+
+impl MemoryLog {
+    pub fn entries(&self) -> Vec<Entry> {
+        self.entries.lock().unwrap().clone()
+    }
+
+    fn append(&self, records: &LogRecords) -> Vec<LogPos> {
+        let mut entries = self.entries.lock().unwrap();
+        // A first attempt that arrives late must find an existing copy, like a retry (X16).
+        let floor = records.floor.or(records.known).map(|f| f.0 as usize);
+        let positions = (records.first_seq..)
+            .zip(&records.payloads)
+            .map(|(seq, payload)| {
+                let op = OpId { client: records.client, seq };
+                let earlier = floor.and_then(|f| entries[f..].iter().position(|e| e.op == op).map(|i| i + f));
+                let at = earlier.unwrap_or_else(|| {
+                    let forget = self.forgetful.load(Ordering::Relaxed);
+                    entries.push(Entry {
+                        op,
+                        payload: if forget { Default::default() } else { payload.clone() },
+                    });
+                    entries.len() - 1
+                });
+                LogPos(at as u64)
+            })
+            .collect();
+        self.appended.notify_waiters();
+        positions
+    }
+}
+
+fn ready<T: Send + 'static>(value: Result<T, Refusal>) -> Pending<T> {
+    Box::pin(std::future::ready(value))
+}
+
+/// The log, as one node sees it.
+pub struct View(pub Arc<MemoryLog>);
+
+impl LogBackend for View {
+    fn known_tail(&self) -> LogPos {
+        LogPos(self.0.entries.lock().unwrap().len() as u64)
+    }
+
+    fn submit(&self, records: LogRecords) -> Submitted {
+        if self.0.busy_once.swap(false, Ordering::Relaxed) {
+            return Submitted::Busy(records, atoll_log::Busy::Log { waiting_bytes: 1 });
+        }
+        if let Some(refusal) = self.0.refuse.lock().unwrap().clone() {
+            return Submitted::Pending(ready(Err(refusal)));
+        }
+        let positions = self.0.append(&records);
+        if self.0.mute.load(Ordering::Relaxed) {
+            return Submitted::Pending(Box::pin(std::future::pending()));
+        }
+        if let Some(delay) = *self.0.delay.lock().unwrap() {
+            return Submitted::Pending(Box::pin(async move {
+                tokio::time::sleep(delay).await;
+                Ok(positions)
+            }));
+        }
+        Submitted::Pending(ready(Ok(positions)))
+    }
+
+    fn room(&self, _records: usize, _payload_bytes: usize) -> Room {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn check_tail(&self) -> Pending<LogPos> {
+        ready(Ok(self.known_tail()))
+    }
+
+    fn wait_tail(&self, above: LogPos) -> Pending<LogPos> {
+        let log = self.0.clone();
+        Box::pin(async move {
+            loop {
+                let appended = log.appended.notified();
+                let tail = LogPos(log.entries.lock().unwrap().len() as u64);
+                if tail > above {
+                    return Ok(tail);
+                }
+                appended.await;
+            }
+        })
+    }
+
+    fn trim_point(&self) -> LogPos {
+        LogPos(*self.0.trim.lock().unwrap())
+    }
+
+    fn read(&self, range: Range<LogPos>, max_bytes: usize, local_only: bool) -> Pending<ReadRecords> {
+        let trim = self.trim_point();
+        if range.start < trim {
+            let message = format!("trimmed below position {trim}");
+            return ready(Err(Refusal::no(Reason::Trimmed, message, format!("read from {trim} on"))));
+        }
+        let entries = self.0.entries.lock().unwrap();
+        let mut bytes = 0;
+        let some: Vec<Entry> = entries[range.start.0 as usize..range.end.0 as usize]
+            .iter()
+            .take_while(|e| {
+                bytes += e.payload.len();
+                bytes <= max_bytes.max(e.payload.len())
+            })
+            .cloned()
+            .collect();
+        let remote = if local_only { 0 } else { some.len() as u64 };
+        ready(Ok(ReadRecords { first: range.start, entries: some, remote }))
+    }
+
+    fn trim(&self, to: LogPos) -> Pending<()> {
+        let mut trim = self.0.trim.lock().unwrap();
+        *trim = to.0.max(*trim);
+        ready(Ok(()))
+    }
+
+    fn chain(&self, _from: Option<LogPos>) -> Pending<proto::Chain> {
+        let segment = proto::Segment { loglet: LogletId(7).to_string(), ..Default::default() };
+        let segments = vec![segment];
+        ready(Ok(proto::Chain { log: "main".into(), version: 1, segments, ..Default::default() }))
+    }
+
+    fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain> {
+        let config = vec![proto::Field { name: "spec".into(), value: format!("{spec:?}") }];
+        let segment = proto::Segment { config, ..Default::default() };
+        ready(Ok(proto::Chain { version: 2, segments: vec![segment], ..Default::default() }))
+    }
+
+    fn truncate(&self) -> Pending<proto::Chain> {
+        self.chain(None)
+    }
+
+    fn modify(&self, loglet: LogletId, _spec: LogletSpec) -> Pending<proto::Chain> {
+        ready(Err(Refusal::no(Reason::Refused, format!("no segment has loglet {loglet}"), "")))
+    }
+}
+
+/// Logs by name, shared by the nodes of a test.
+pub type Logs = Arc<Mutex<BTreeMap<String, Arc<MemoryLog>>>>;
+
+/// Returns the services of all doors of the program, for a node over logs in memory.
+pub fn services(node: Arc<MemoryNode>, limits: Limits) -> Services {
+    services_of(&mut atoll_doors::all(atoll_doors::Settings::default()), node, limits)
+}
+
+/// A node over logs in memory.
+pub struct MemoryNode {
+    pub id: u32,
+    pub logs: Logs,
+    pub grpc: Vec<String>,
+}
+
+impl Backend for MemoryNode {
+    fn node(&self) -> NodeId {
+        NodeId(self.id)
+    }
+
+    fn client(&self) -> ClientId {
+        ClientId(u64::MAX)
+    }
+
+    fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
+        Ok(Arc::new(View(self.logs.lock().unwrap().entry(name.to_owned()).or_default().clone())))
+    }
+
+    fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>> {
+        ready(self.log(name))
+    }
+
+    fn create(&self, name: &str, _spec: LogletSpec) -> Pending<bool> {
+        ready(Ok(self.logs.lock().unwrap().insert(name.to_owned(), Arc::default()).is_none()))
+    }
+
+    fn delete(&self, name: &str) -> Pending<bool> {
+        ready(Ok(self.logs.lock().unwrap().remove(name).is_some()))
+    }
+
+    fn list(&self) -> Pending<Vec<String>> {
+        ready(Ok(self.logs.lock().unwrap().keys().cloned().collect()))
+    }
+
+    fn operations(&self) -> Arc<dyn Operations> {
+        Arc::new(Fixed { id: self.id, grpc: self.grpc.clone() })
+    }
+}
+
+struct Fixed {
+    id: u32,
+    grpc: Vec<String>,
+}
+
+impl Operations for Fixed {
+    fn status(&self) -> Pending<proto::StatusReply> {
+        ready(Ok(proto::StatusReply { node: self.id, healthy: true, ..Default::default() }))
+    }
+
+    fn nodes(&self) -> Pending<Vec<proto::NodeInfo>> {
+        let node = |(i, grpc): (usize, &String)| proto::NodeInfo {
+            id: i as u32 + 1,
+            grpc: grpc.clone(),
+            ..Default::default()
+        };
+        ready(Ok(self.grpc.iter().enumerate().map(node).collect()))
+    }
+
+    fn add_node(&self, request: proto::NodeAddRequest) -> Pending<proto::NodeReply> {
+        let node = proto::NodeInfo { id: request.id, address: request.address, ..Default::default() };
+        ready(Ok(proto::NodeReply { node: Some(node), changed: true }))
+    }
+
+    fn drain_node(&self, node: NodeId) -> Pending<proto::NodeReply> {
+        let next = "add a node first, or drain another one";
+        ready(Err(Refusal::no(Reason::Refused, format!("node {node} is one of the last two"), next)))
+    }
+
+    fn remove_node(&self, node: NodeId) -> Pending<proto::NodeReply> {
+        let node = proto::NodeInfo { id: node.0, ..Default::default() };
+        ready(Ok(proto::NodeReply { node: Some(node), changed: false }))
+    }
+
+    fn levels(&self) -> Pending<proto::LevelsReply> {
+        ready(Ok(proto::LevelsReply { active: 2, possible: 2, ..Default::default() }))
+    }
+
+    fn upgrade(&self, to: Option<atoll_core::Level>) -> Pending<proto::LevelsReply> {
+        let active = to.map_or(2, |level| level.0.into());
+        ready(Ok(proto::LevelsReply { active, possible: active, changed: true, ..Default::default() }))
+    }
+}

@@ -1,0 +1,78 @@
+//! The chain service: shows and reconfigures chains.
+
+use atoll_client::Reason;
+use atoll_client::proto::chain_service_server::ChainService;
+use atoll_client::proto::{Chain, ExtendRequest, ModifyRequest, ShowChainRequest, TruncateRequest};
+use atoll_contract::{LogPos, LogletId};
+use atoll_door::backend::{Refusal, answer};
+use atoll_door::grpc::Shared;
+use atoll_door::limits::shown;
+use tonic::{Request, Response, Status};
+
+use crate::names::open;
+use crate::spec::loglet_spec;
+
+/// The chain service of this node.
+pub(crate) struct ChainApi {
+    shared: Shared,
+}
+
+impl ChainApi {
+    pub(crate) fn new(shared: Shared) -> Self {
+        ChainApi { shared }
+    }
+}
+
+fn loglet_id(text: &str) -> Result<LogletId, Refusal> {
+    match u128::from_str_radix(text, 16) {
+        Ok(id) if text.len() == 32 => Ok(LogletId(id)),
+        _ => Err(Refusal::no(
+            Reason::Invalid,
+            format!("{} is not the id of a loglet", shown(text)),
+            "it has 32 hexadecimal digits; `atoll chain show` lists those of a log",
+        )),
+    }
+}
+
+#[tonic::async_trait]
+impl ChainService for ChainApi {
+    async fn show(&self, request: Request<ShowChainRequest>) -> Result<Response<Chain>, Status> {
+        let request = request.into_inner();
+        let log = open(&self.shared, &request.log)?;
+        Ok(Response::new(answer(log.chain(request.from.map(LogPos))).await?))
+    }
+
+    async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Chain>, Status> {
+        let request = request.into_inner();
+        let spec = loglet_spec(request.loglet)?;
+        let log = open(&self.shared, &request.log)?;
+        Ok(Response::new(answer(log.extend(spec)).await?))
+    }
+
+    async fn truncate(&self, request: Request<TruncateRequest>) -> Result<Response<Chain>, Status> {
+        let log = open(&self.shared, &request.into_inner().log)?;
+        Ok(Response::new(answer(log.truncate()).await?))
+    }
+
+    async fn modify(&self, request: Request<ModifyRequest>) -> Result<Response<Chain>, Status> {
+        let request = request.into_inner();
+        let log = open(&self.shared, &request.log)?;
+        let id = loglet_id(&request.loglet)?;
+        let spec = loglet_spec(request.spec)?;
+        Ok(Response::new(answer(log.modify(id, spec)).await?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loglet_ids_are_read_as_they_are_shown() {
+        let id = LogletId(0xab);
+        assert_eq!(loglet_id(&id.to_string()), Ok(id));
+        for bad in ["", "ab", "g0000000000000000000000000000000", "000000000000000000000000000000000"] {
+            assert!(loglet_id(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The streaming read.
+//!
+//! Records that were read but that the client has not received yet wait in memory. They count against the share of the client's address. If
+//! a client takes nothing for a long time, its stream ends with an error, never as if everything had been read.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use atoll_client::Reason;
+use atoll_client::proto::{ReadReply, ReadRequest, Record};
+use atoll_contract::LogPos;
+use atoll_door::backend::{LogBackend, ReadRecords, Refusal};
+use atoll_door::grpc::{Connection, Limits, Share};
+use tokio::sync::{Notify, watch};
+use tokio_stream::Stream;
+use tonic::Status;
+
+
+/// The maximum payload of one reply in bytes. A single longer record still fits.
+const REPLY_BYTES: usize = 512 * 1024;
+/// The approximate memory of a record in addition to its payload, in bytes.
+const RECORD_BYTES: usize = 64;
+/// How many replies are read ahead of the client.
+const REPLIES_AHEAD: usize = 2;
+/// The pause after a wait for the tail that ended early, which such waits may do.
+const NOTHING_NEW: Duration = Duration::from_millis(1);
+/// How many unread streams a connection may have before it is closed. The last reply of each stays in memory until then.
+const GIVEN_UP_AT_MOST: usize = 16;
+
+/// The replies that the reading task has queued for the client.
+#[derive(Default)]
+struct Queue {
+    replies: VecDeque<(ReadReply, Share)>,
+    /// Set when reading has ended, with the status if it failed.
+    ended: Option<Option<Status>>,
+    /// Whether the client's side was dropped.
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Channel {
+    queue: Mutex<Queue>,
+    /// Notified when the client takes a reply, or its side is dropped.
+    taken: Notify,
+}
+
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(mut queue: MutexGuard<'_, Queue>) {
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Waits until there is room for a reply. Returns false if the client's side was dropped.
+    async fn room(&self) -> bool {
+        self.until(|queue| queue.closed || queue.replies.len() < REPLIES_AHEAD).await;
+        !self.lock().closed
+    }
+
+    /// Waits until the client's side is dropped.
+    async fn closed(&self) {
+        self.until(|queue| queue.closed).await;
+    }
+
+    /// Waits until no reply is queued, or the client's side is dropped.
+    async fn drained(&self) {
+        self.until(|queue| queue.closed || queue.replies.is_empty()).await;
+    }
+
+    async fn until(&self, done: impl Fn(&Queue) -> bool) {
+        loop {
+            // Created before the check, so that no notification in between is missed.
+            let taken = self.taken.notified();
+            if done(&self.lock()) {
+                return;
+            }
+            taken.await;
+        }
+    }
+
+    fn put(&self, reply: ReadReply, share: Share) {
+        let mut queue = self.lock();
+        queue.replies.push_back((reply, share));
+        Self::wake(queue);
+    }
+
+    /// Ends the stream after the queued replies or, if `unread` is set, drops them.
+    fn end(&self, status: Option<Status>, unread: bool) {
+        let mut queue = self.lock();
+        if unread {
+            queue.replies.clear();
+        }
+        queue.ended = Some(status);
+        Self::wake(queue);
+    }
+}
+
+/// The client's side: the stream of replies.
+pub(crate) struct Replies {
+    channel: Arc<Channel>,
+    /// The share of the last reply that was returned. Until the next poll, that reply may still wait to be sent.
+    last: Option<Share>,
+    /// This reader's share of the door's limit on reads.
+    _place: Share,
+}
+
+impl Stream for Replies {
+    type Item = Result<ReadReply, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.last = None;
+        let channel = self.channel.clone();
+        let mut queue = channel.lock();
+        if let Some((reply, share)) = queue.replies.pop_front() {
+            drop(queue);
+            self.last = Some(share);
+            channel.taken.notify_waiters();
+            return Poll::Ready(Some(Ok(reply)));
+        }
+        match &mut queue.ended {
+            Some(status) => Poll::Ready(status.take().map(Err)),
+            None => {
+                queue.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Replies {
+    fn drop(&mut self) {
+        self.channel.lock().closed = true;
+        self.channel.taken.notify_waiters();
+    }
+}
+
+/// Streams the requested records of a log. A task reads them, and ends when the stream is dropped.
+///
+/// # Errors
+/// Too many reads are in progress.
+pub(crate) fn stream(
+    log: Arc<dyn LogBackend>,
+    request: ReadRequest,
+    connection: Arc<Connection>,
+    limits: Arc<Limits>,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<Replies, Refusal> {
+    let place = limits
+        .reads
+        .take(connection.address, 1)
+        .ok_or_else(|| busy("too many reads are under way on this node"))?;
+    let channel = Arc::new(Channel::default());
+    let replies = Replies { channel: channel.clone(), last: None, _place: place };
+    tokio::spawn(async move {
+        let reader = Reading { channel: &channel, connection: &connection, limits: &limits };
+        let outcome = tokio::select! {
+            outcome = reader.run(&*log, request) => outcome,
+            () = channel.closed() => return,
+            _ = stopping.wait_for(|stop| *stop) => Err(Ended::Refused(Refusal::stopping())),
+        };
+        let unread = match outcome {
+            Err(Ended::Unread) => true,
+            Ok(()) => reader.end(None).await,
+            Err(Ended::Refused(refusal)) => reader.end(Some(refusal.into())).await,
+        };
+        if unread {
+            channel.end(Some(unread_for(limits.unread_at_most).into()), true);
+            if connection.give_up() > GIVEN_UP_AT_MOST {
+                tracing::warn!(of = %connection.address, "a gRPC client that does not read is cut off");
+                connection.close();
+            }
+        }
+    });
+    Ok(replies)
+}
+
+fn busy(what: &str) -> Refusal {
+    Refusal::no(Reason::Busy, what, "try again later, or at another node")
+}
+
+fn unread_for(within: Duration) -> Refusal {
+    let words = format!("the client took none of the records that were read for it within {within:?}");
+    Refusal::no(Reason::Busy, words, "go on behind the last record that came; read as fast as records come")
+}
+
+/// Why reading stopped early.
+enum Ended {
+    Refused(Refusal),
+    /// The client did not take the replies in time.
+    Unread,
+}
+
+impl From<Refusal> for Ended {
+    fn from(refusal: Refusal) -> Self {
+        Ended::Refused(refusal)
+    }
+}
+
+struct Reading<'a> {
+    channel: &'a Channel,
+    connection: &'a Connection,
+    limits: &'a Limits,
+}
+
+impl Reading<'_> {
+    /// Ends the stream after the queued replies. Returns true if the client does not take them in time.
+    async fn end(&self, status: Option<Status>) -> bool {
+        self.channel.end(status, false);
+        tokio::time::timeout(self.limits.unread_at_most, self.channel.drained()).await.is_err()
+    }
+
+    async fn run(&self, log: &dyn LogBackend, request: ReadRequest) -> Result<(), Ended> {
+        let mut tail = log.check_tail().await?;
+        let mut at = request.from.map_or_else(|| log.trim_point().min(tail), LogPos);
+        check_bounds(&request, at, tail)?;
+        let by_limit = match request.limit {
+            0 => u64::MAX,
+            limit => at.0.saturating_add(limit),
+        };
+        let without_follow = if request.follow { u64::MAX } else { tail.0 };
+        let end = LogPos(request.to.unwrap_or(u64::MAX).min(by_limit).min(without_follow));
+        while at < end {
+            if at >= tail {
+                let newer = log.wait_tail(at).await?;
+                if newer <= at {
+                    tokio::time::sleep(NOTHING_NEW).await;
+                }
+                tail = tail.max(newer);
+                continue;
+            }
+            let room = tokio::time::timeout(self.limits.unread_at_most, self.channel.room());
+            if !room.await.map_err(|_| Ended::Unread)? {
+                return Ok(());
+            }
+            let share = self.limits.read_bytes.take_within(
+                self.connection.address,
+                REPLY_BYTES,
+                self.limits.room_within,
+            );
+            let mut share = share.await.ok_or_else(|| {
+                busy("the records that wait for readers on this node, or for those of this address, take all of the memory for them")
+            })?;
+            let got = log.read(at..end.min(tail), REPLY_BYTES, request.local_only).await?;
+            at = got.first.plus(got.entries.len() as u64);
+            let bytes = got.entries.iter().map(|e| e.payload.len() + RECORD_BYTES).sum();
+            share.shrink_to(bytes);
+            self.channel.put(reply(got), share);
+        }
+        Ok(())
+    }
+}
+
+fn check_bounds(request: &ReadRequest, at: LogPos, tail: LogPos) -> Result<(), Refusal> {
+    let beyond = |what, position| {
+        Err(Refusal::no(
+            Reason::BeyondTail,
+            format!("{what} {position} is beyond the tail, which is {tail}"),
+            "read up to the tail, or follow the log",
+        ))
+    };
+    match request.to {
+        Some(to) if to < at.0 => {
+            let message = format!("the range from {at} to {to} ends before it starts");
+            return Err(Refusal::no(Reason::Invalid, message, ""));
+        }
+        Some(to) if to > tail.0 && !request.follow => return beyond("position", LogPos(to)),
+        _ => {}
+    }
+    if at > tail && !request.follow { beyond("position", at) } else { Ok(()) }
+}
+
+fn reply(got: ReadRecords) -> ReadReply {
+    let records = got.entries.into_iter().map(|entry| Record {
+        payload: entry.payload,
+        client: entry.op.client.0,
+        seq: entry.op.seq,
+    });
+    ReadReply { first: got.first.0, records: records.collect(), remote: got.remote }
+}
