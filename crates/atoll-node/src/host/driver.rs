@@ -11,8 +11,10 @@ use tokio::time::Sleep;
 
 use super::incoming::Incoming;
 use super::journal::{SharedWriter, write_here};
+use super::options::HostOptions;
+use super::readers;
+use super::shared::{Ended, Shared};
 use super::stats::add;
-use super::{Ended, HostOptions, Shared, readers};
 
 /// The maximum number of network events in a turn whose batch this thread writes itself. With more events, others wait for this thread.
 const FEW_EVENTS: usize = 3;

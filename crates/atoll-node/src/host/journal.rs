@@ -16,9 +16,11 @@ use atoll_core::{Checkpoint, JournalBatch, Loc, Space};
 use atoll_storage::{Aside, CheckpointJob, Journal, JournalError, PrepareJob, Prepared};
 
 use super::incoming::Incoming;
-use super::port::{self, Left, Port, Worker};
+use super::options::HostOptions;
+use super::port::{self, Left, Worker};
+use super::shared::Shared;
 use super::stats::add;
-use super::{HostOptions, Shared};
+use super::work::{JournalPort, Work};
 
 /// After this long without a write, the journal marks what is synced.
 const QUIET: Duration = Duration::from_millis(200);
@@ -38,64 +40,6 @@ const HURRY: u32 = 16;
 /// The maximum size of a batch that the node thread writes itself, in bytes. Too large: sockets wait longer. Too small: two threads are
 /// woken more often.
 const HERE_BYTES: usize = 8 * 1024;
-
-/// Work for the writer. The core bounds it: one batch, one checkpoint, and freed locations of existing entries.
-#[derive(Default)]
-pub(crate) struct Work {
-    batch: Option<JournalBatch>,
-    freed: Vec<Loc>,
-    checkpoint: Option<Checkpoint>,
-    /// The last checkpoint, after it was written in the background.
-    aside: Option<Aside>,
-    /// The result of the last job of the preparing thread, and how long the job took.
-    prepared: Option<(Prepared, Duration)>,
-    /// Set if the node thread has written a batch, so that the journal thread wakes up and marks it later.
-    unmarked: bool,
-}
-
-impl Left for Work {
-    fn is_empty(&self) -> bool {
-        self.batch.is_none()
-            && self.freed.is_empty()
-            && self.checkpoint.is_none()
-            && self.aside.is_none()
-            && self.prepared.is_none()
-            && !self.unmarked
-    }
-}
-
-/// Through this, the node thread passes work to the journal thread.
-pub(crate) type JournalPort = Port<Work>;
-
-impl Port<Work> {
-    /// Passes the output of a turn to the journal thread.
-    pub(crate) fn put(
-        &self,
-        batch: Option<JournalBatch>,
-        freed: &mut Vec<Loc>,
-        checkpoint: Option<Checkpoint>,
-    ) {
-        if batch.is_none() && freed.is_empty() && checkpoint.is_none() {
-            return;
-        }
-        self.leave(|work| {
-            if batch.is_some() {
-                atoll_core::invariant!(work.batch.is_none(), "two batches under way");
-                work.batch = batch;
-            }
-            work.freed.append(freed);
-            work.checkpoint = checkpoint.or(work.checkpoint.take());
-        });
-    }
-
-    pub(crate) fn prepared(&self, prepared: Prepared, took: Duration) {
-        self.leave(|work| work.prepared = Some((prepared, took)));
-    }
-
-    pub(crate) fn written_aside(&self, aside: Aside) {
-        self.leave(|work| work.aside = Some(aside));
-    }
-}
 
 /// The writer. One thread at a time uses it.
 pub(crate) type SharedWriter = Arc<Mutex<Writer>>;
@@ -433,15 +377,6 @@ impl GivingBack {
         if std::mem::take(&mut self.under_way) {
             self.took = took;
         }
-    }
-}
-
-impl Shared {
-    fn close(&self, reason: String) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.get_or_insert_with(|| reason.clone());
-        drop(failure);
-        self.inbound.put(Incoming::Durable(Err(reason)));
     }
 }
 

@@ -9,7 +9,8 @@
 //! | `readers.rs` | reader, preparing and checkpoint threads | read records; prepare journal segments ahead of time; write checkpoints in
 //! the background |
 //! | `incoming.rs`, `wake.rs` | | what other threads pass to the node thread, and how they wake it if it sleeps |
-//! | `port.rs`, `queue.rs` | | how the node thread passes work to other threads |
+//! | `port.rs`, `queue.rs`, `work.rs` | | how the node thread passes work to other threads, and what it passes to the journal thread |
+//! | `shared.rs`, `options.rs` | | the state that the threads share; settings |
 //! | `stats.rs` | | counters and histograms |
 //!
 //! The node thread is the thread that runs the tokio runtime on which [`NodeHost::start`] is called. Sockets and doors run on it, too.
@@ -19,15 +20,17 @@
 mod driver;
 mod incoming;
 mod journal;
+mod options;
 mod port;
 mod queue;
 mod readers;
+mod shared;
 mod stats;
 mod wake;
+mod work;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use atoll_core::{BoxFuture, Env, NodeCore, NodeId, Ticket, ticket};
 use atoll_net::{Net, NetEvents, Refusal};
@@ -37,84 +40,18 @@ use tokio::task::JoinHandle;
 
 use driver::Driver;
 use incoming::Incoming;
-use journal::{JournalPort, SharedWriter};
-use readers::Readers;
-pub use stats::{Histogram, HostStats};
+use journal::SharedWriter;
+use shared::{Readers, Shared};
 use wake::Inbound;
 
-/// Settings of [`NodeHost::start`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostOptions {
-    /// The maximum number of network events in one turn. Too small: little batching. Too large: replies wait for each other.
-    pub events_per_turn: usize,
-    /// The maximum size of the network events in one turn, in bytes. The last event may exceed it.
-    pub bytes_per_turn: usize,
-    /// The number of threads that read records.
-    pub reader_threads: usize,
-    /// The maximum number of reads that wait for a reader thread. Further ones are refused.
-    pub queued_reads: usize,
-    /// The pause after each 256 KiB of a prepared journal segment or a checkpoint. Too small: syncs of the journal wait behind these
-    /// writes. Too large: the writer catches up and has to make segments itself.
-    pub prepare_pause: Duration,
-    /// The minimum time between two pieces of 1 MiB of files that are given back to the file system. Each piece may delay the syncs of all
-    /// journals on the device. While the journal syncs, giving back therefore also takes at most 1/200 of the time: after a piece that took
-    /// 5 ms, which is typical if the file system discards freed blocks, the next one waits a second. Too small: syncs wait. Too large: the
-    /// space that a trim frees becomes available late.
-    pub remove_pause: Duration,
-    /// A checkpoint starts after a random delay of at most this long. A trim makes checkpoints due on all nodes at the same time, and each
-    /// slows down its node and its disk. The delay spreads them, so that a quorum of journals keeps its speed.
-    pub checkpoint_spread: Duration,
-    /// A disk is quick if writing and syncing a batch takes less than this on a smoothed average. The node thread then writes and syncs a
-    /// small batch itself if there is no other work. Too large: sockets wait for the disk. Too small: two threads are woken for a write
-    /// that takes less time than that. A disk that stalls holds up the node thread only once. Zero: the node thread never waits for the
-    /// disk.
-    pub quick_disk: Duration,
-    /// How long a clean stop waits for the journal, and again for the network.
-    pub stop_patience: Duration,
-}
-
-impl Default for HostOptions {
-    fn default() -> Self {
-        HostOptions {
-            events_per_turn: 256,
-            bytes_per_turn: 1 << 20,
-            reader_threads: 2,
-            queued_reads: 1024,
-            prepare_pause: Duration::from_millis(1),
-            remove_pause: Duration::from_millis(100),
-            checkpoint_spread: Duration::from_secs(1),
-            quick_disk: Duration::from_micros(200),
-            stop_patience: Duration::from_secs(5),
-        }
-    }
-}
-
-/// Why a host ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// [`NodeHost::shutdown`] was called.
-    Stopped,
-    /// The node thread panicked because of a broken invariant. The process must not continue as this node.
-    Panicked,
-}
+pub use options::HostOptions;
+pub use shared::Ended;
+pub use stats::{Histogram, HostStats};
 
 /// The host has ended. The request did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this node has stopped")]
 pub struct HostStopped;
-
-/// The state that the driver, the threads and the handles share.
-pub(crate) struct Shared {
-    pub(crate) inbound: Inbound<Incoming>,
-    pub(crate) stats: stats::Counters,
-    /// Why the journal is closed, if it is.
-    pub(crate) failure: Mutex<Option<String>>,
-    pub(crate) journal_stats: Mutex<atoll_storage::Stats>,
-    pub(crate) turned_away: watch::Sender<Option<(NodeId, Refusal)>>,
-    pub(crate) ended: watch::Sender<Option<Ended>>,
-    journal: Arc<JournalPort>,
-    readers: Arc<Readers>,
-}
 
 /// A running node: the driver task, the journal thread and the other threads. Dropping it without [`NodeHost::shutdown`] does not stop the
 /// node.
@@ -222,13 +159,6 @@ fn start_threads(
         threads.push(named("reader").spawn(move || readers::read(&reader, &shared))?);
     }
     Ok((threads, writer))
-}
-
-impl Shared {
-    fn stop_threads(&self) {
-        self.journal.stop();
-        self.readers.stop();
-    }
 }
 
 impl HostHandle {

@@ -9,13 +9,9 @@ use std::time::{Duration, Instant};
 use atoll_core::{Fetch, FetchError};
 use atoll_storage::{CheckpointJob, JournalReader, PrepareJob};
 
-use super::Shared;
 use super::incoming::Incoming;
-use super::queue::Queue;
+use super::shared::{Readers, Shared};
 use super::stats::add;
-
-/// A bounded queue of reads. It does not own the reader, because handles of the host outlive the threads and must not keep the disk open.
-pub(crate) type Readers = Queue<Fetch>;
 
 /// Queues a read. If too many wait already, returns the refusal.
 pub(crate) fn ask(readers: &Readers, fetch: Fetch) -> Result<(), Incoming> {
