@@ -1,7 +1,7 @@
 //! The rules of this project that the formatter and the compiler do not check, applied to every file of the tree.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +25,30 @@ const PROTOCOL_CRATES: [&str; 9] = [
     "protocols/local",
     "protocols/native",
     "protocols/rmwpaxos",
+];
+
+/// The crates of the product, the lowest layer first. A crate uses only crates of lower layers. So the node knows no door, and no door knows
+/// the node or another door.
+const LAYERS: [&[&str]; 9] = [
+    &["atoll-client", "atoll-core"],
+    &["atoll-contract", "atoll-net", "atoll-storage"],
+    &["atoll-log", "atoll-loglet-store"],
+    &["atoll-db", "atoll-local", "atoll-native", "atoll-rmwpaxos"],
+    &["atoll-file-register", "atoll-tables", "atoll-zookeeper"],
+    &["atoll-door", "atoll-protocols"],
+    &["atoll-door-cluster", "atoll-door-log", "atoll-door-tables", "atoll-door-zookeeper", "atoll-node"],
+    &["atoll-doors"],
+    &["atoll"],
+];
+/// Crates whose files use each other in one direction only.
+const WITHOUT_CIRCLES: [&str; 7] = [
+    "atoll-door",
+    "atoll-doors",
+    "atoll-node",
+    "doors/cluster",
+    "doors/log",
+    "doors/tables",
+    "doors/zookeeper",
 ];
 
 fn root() -> PathBuf {
@@ -310,6 +334,123 @@ fn searches_in_the_internals_find_what_they_should() {
     }
     none("searches find what they should", found);
     assert!(searches >= 10, "the page has {searches} searches");
+}
+
+#[test]
+fn crates_use_only_lower_layers() {
+    let rows = LAYERS.iter().enumerate().flat_map(|(at, names)| names.iter().map(move |name| (*name, at)));
+    let layers: BTreeMap<&str, usize> = rows.collect();
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for (path, text) in files().into_iter().filter(|(n, _)| n.starts_with("crates/") && n.ends_with("/Cargo.toml")) {
+        let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).unwrap();
+        let Some(own) = layers.get(name) else { continue };
+        seen += 1;
+        let lines = text.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+        for line in lines.take_while(|line| !line.starts_with('[')).filter(|line| line.starts_with("atoll")) {
+            let used = line.split_whitespace().next().unwrap();
+            if layers.get(used).is_none_or(|layer| layer >= own) {
+                found.push(format!("{path}: uses {used}"));
+            }
+        }
+    }
+    none("crates use lower layers only", found);
+    assert_eq!(seen, layers.len(), "every crate in the list exists");
+}
+
+/// Returns the paths that a `use` imports, without braces.
+fn imports(text: &str) -> Vec<String> {
+    let Some((prefix, rest)) = text.split_once('{') else { return vec![text.trim().to_owned()] };
+    let (mut depth, mut parts) = (0, vec![String::new()]);
+    for c in rest.chars() {
+        match c {
+            '}' if depth == 0 => break,
+            ',' if depth == 0 => parts.push(String::new()),
+            c => {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                parts.last_mut().unwrap().push(c);
+            }
+        }
+    }
+    let parts = parts.into_iter().filter(|part| !part.trim().is_empty());
+    parts.flat_map(|part| imports(&part).into_iter().map(|end| format!("{}{end}", prefix.trim()))).collect()
+}
+
+/// A module, as the names on its path from the root of its crate.
+type Module = Vec<String>;
+
+/// Returns the module that a path leads to from `at`. None if it leads out of the crate.
+fn module_of(path: &str, at: &[String], known: &BTreeMap<Module, String>) -> Option<Module> {
+    // The first word: another name may follow after `as`.
+    let mut names = path.split("::").map(|name| name.split_whitespace().next().unwrap_or("")).peekable();
+    let mut module: Module = at.to_vec();
+    match names.peek().copied()? {
+        "crate" => {
+            module.clear();
+            names.next();
+        }
+        "super" => {
+            while names.next_if_eq(&"super").is_some() {
+                module.pop();
+            }
+        }
+        first => {
+            let child: Module = module.iter().cloned().chain([first.to_owned()]).collect();
+            known.get(&child)?;
+        }
+    }
+    for name in names {
+        module.push(name.to_owned());
+        if !known.contains_key(&module) {
+            module.pop();
+            break;
+        }
+    }
+    Some(module)
+}
+
+/// Returns which modules each module of a crate uses, without its tests.
+fn uses(known: &BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module>> {
+    let of = |(module, text): (&Module, &String)| {
+        let text = text.split("#[cfg(test)]").next().unwrap();
+        let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        let code = code.join(" ");
+        let lists = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
+        let mut paths: Vec<String> = lists.flat_map(imports).collect();
+        let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+        let words = code.split(|c| !is_of_path(c)).filter(|w| w.starts_with("crate::") || w.starts_with("super::"));
+        // Those that end so are the beginnings of lists.
+        let words = words.filter(|word| !word.ends_with("::"));
+        paths.extend(words.map(str::to_owned));
+        let used = paths.iter().filter_map(|path| module_of(path, module, known));
+        (module.clone(), used.filter(|used| used != module).collect())
+    };
+    known.iter().map(of).collect()
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let mut found = Vec::new();
+    let all = files();
+    for name in WITHOUT_CIRCLES {
+        let folder = format!("crates/{name}/src/");
+        let module = |(path, text): &(String, String)| {
+            let file = path.strip_prefix(&folder)?.strip_suffix(".rs").filter(|file| !file.ends_with("_test"))?;
+            let mut module: Module = file.split('/').map(str::to_owned).collect();
+            if matches!(module.last().unwrap().as_str(), "mod" | "lib") {
+                module.pop();
+            }
+            Some((module, text.clone()))
+        };
+        let known: BTreeMap<Module, String> = all.iter().filter_map(module).collect();
+        assert!(!known.is_empty(), "{name} has files");
+        let mut left = uses(&known);
+        // Whoever uses none of the others is in no circle. What remains is in one, or uses one that is.
+        while let Some(free) = left.keys().find(|m| left[*m].iter().all(|used| !left.contains_key(used))).cloned() {
+            left.remove(&free);
+        }
+        found.extend(left.keys().map(|module| format!("{name}: {}", module.join("::"))));
+    }
+    none("files use each other in one direction", found);
 }
 
 type Lines<'a> = Vec<(usize, &'a str)>;
