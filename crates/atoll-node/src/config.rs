@@ -86,6 +86,8 @@ pub struct NodeConfig {
     pub most_logs: usize,
     /// How many unused logs stay open on this node.
     pub idle_logs: usize,
+    /// On how many threads of their own the doors run. With 0, they run on the thread of the node.
+    pub door_threads: usize,
     /// For tests only: omits syncs, to show that they are necessary.
     pub syncs_off: bool,
 }
@@ -114,6 +116,7 @@ impl NodeConfig {
             least_free_bytes: LEAST_FREE_BYTES,
             most_logs: LogOptions::default().most_logs,
             idle_logs: LogOptions::default().idle_logs,
+            door_threads: 0,
             syncs_off: false,
         }
     }

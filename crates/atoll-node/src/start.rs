@@ -24,6 +24,7 @@ use crate::assembly::{self, Assembly, AssemblyError, NodeParts, Options, Parts};
 use crate::backend::NodeBackend;
 use crate::config::NodeConfig;
 use crate::database;
+use crate::door_threads::{DoorThreads, TaskError};
 use crate::descriptors::{self, Descriptors, TooFewDescriptors};
 use crate::door_view::DoorView;
 use crate::figures::NodeFigures;
@@ -117,6 +118,18 @@ pub enum EndedBecause {
     /// The node was told to stop.
     #[error("stopped")]
     Stopped,
+}
+
+impl<E> From<TaskError<E>> for StartError
+where
+    StartError: From<E>,
+{
+    fn from(error: TaskError<E>) -> Self {
+        match error {
+            TaskError::Failed(error) => error.into(),
+            TaskError::Panicked => StartError::Panicked,
+        }
+    }
 }
 
 enum Command {
@@ -309,14 +322,18 @@ impl SharedListeners {
     /// Opens the listeners. In `config`, a free port becomes the one that the system chose.
     async fn open(
         config: &mut NodeConfig,
+        threads: &DoorThreads,
         listeners: Listeners,
         connections: usize,
     ) -> Result<Self, StartError> {
+        let open = |door, address: String, clients| {
+            threads.run(async move { listeners.open(door, &address, clients).await })
+        };
         let clients = if config.tls.is_some() { Clients::Certified } else { Clients::Anybody };
-        let grpc = listeners.open("gRPC", &config.grpc, clients).await?;
+        let grpc = open("gRPC", config.grpc.clone(), clients).await?;
         config.grpc = told_address(&config.grpc, &grpc);
         let metrics = match &config.metrics {
-            Some(address) => Some(listeners.open("metrics", address, Clients::Anybody).await?),
+            Some(address) => Some(open("metrics", address.clone(), Clients::Anybody).await?),
             None => None,
         };
         config.metrics =
@@ -327,6 +344,7 @@ impl SharedListeners {
     /// Serves gRPC and metrics until the node is stopping.
     fn serve(
         self,
+        threads: &DoorThreads,
         handle: &HostHandle,
         parts: &NodeParts,
         doors: &mut [Box<dyn Door>],
@@ -341,13 +359,13 @@ impl SharedListeners {
         let figures = doors.iter().filter_map(|door| door.figures()).collect();
         let figures = NodeFigures::start(handle.clone(), parts.clone(), figures);
         let stop = stopped(stopping.clone());
-        let mut tasks = vec![tokio::spawn(async move {
+        let mut tasks = vec![threads.spawn(async move {
             if let Err(error) = serve_grpc(grpc, services, tls, stop).await {
                 tracing::error!(%error, "the gRPC door ended");
             }
         })];
         if let Some(listener) = metrics {
-            tasks.push(tokio::spawn(serve_metrics(listener, figures, stopped(stopping.clone()))));
+            tasks.push(threads.spawn(serve_metrics(listener, figures, stopped(stopping.clone()))));
         }
         tasks
     }
@@ -360,6 +378,8 @@ struct Up {
     parts: NodeParts,
     stop_doors: watch::Sender<bool>,
     doors: Vec<tokio::task::JoinHandle<()>>,
+    /// Ends after the doors.
+    threads: DoorThreads,
     drain_at_most: Duration,
 }
 
@@ -388,7 +408,8 @@ async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Resu
     let listening = doors.iter().filter(|door| door.has_listeners()).count();
     let plan = descriptors::plan(descriptors::raise_limit(), listening)?;
     let listeners = Listeners { plaintext_beyond_loopback: config.plaintext_beyond_loopback };
-    let shared = SharedListeners::open(&mut config, listeners, plan.grpc).await?;
+    let threads = DoorThreads::start(config.door_threads).map_err(StartError::Threads)?;
+    let shared = SharedListeners::open(&mut config, &threads, listeners, plan.grpc).await?;
     let Opened { assembly, journal, identity } = open(&config)?;
     let mut options = NetOptions::new(
         identity.node,
@@ -410,9 +431,9 @@ async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Resu
     parts.start();
 
     let (stop_doors, stopping) = watch::channel(false);
-    let tasks = shared.serve(&handle, &parts, &mut doors, &stopping);
+    let tasks = shared.serve(&threads, &handle, &parts, &mut doors, &stopping);
     let drain_at_most = config.drain_at_most;
-    let mut up = Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most };
+    let mut up = Up { host, handle, parts, stop_doors, doors: tasks, threads, drain_at_most };
     let rest = Rest { config, listeners, plan, stopping };
     if let Err(error) = rest.open(&mut up, doors).await {
         up.stop().await;
@@ -445,7 +466,8 @@ impl Rest {
         let open = DoorUp { database, node: Arc::new(node), listeners, connections, stopping };
         for door in doors {
             let name = door.name();
-            up.doors.push(tokio::spawn(door.open(open.clone()).await?));
+            let serving = up.threads.run(door.open(open.clone())).await?;
+            up.doors.push(up.threads.spawn(serving));
             tracing::debug!(door = name, "open");
         }
         Ok(())

@@ -112,6 +112,8 @@ pub struct Config {
     pub most_logs: u64,
     /// Number of unused logs that stay open.
     pub idle_logs: u64,
+    /// Number of threads of the doors; 0: they run on the thread of the node.
+    pub door_threads: u64,
     /// Whether the operator allows other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
     /// The founders by id, with or without this node; empty for a standalone node.
@@ -207,6 +209,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     let keep_entries = tables.get("database").read(source, "keep_entries", within(100, 1_000_000_000));
     let most_logs = tables.get("logs").read(source, "most", within(1, 1_000_000));
     let idle_logs = tables.get("logs").read(source, "idle", within(1, 1_000_000));
+    let door_threads = tables.get("doors").read(source, "threads", within(0, 256));
     let timings = read_timings(source, &tables.get("timings"));
     let state_in_memory = match over.state_in_memory {
         Some(given) => Some(given),
@@ -251,6 +254,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         keep_entries: keep_entries?,
         most_logs: most_logs?,
         idle_logs: idle_logs?,
+        door_threads: door_threads?,
         plaintext_beyond_loopback: plaintext?,
         peers,
         tls,

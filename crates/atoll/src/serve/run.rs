@@ -99,6 +99,7 @@ fn node_config(config: Config) -> NodeConfig {
         least_free_bytes: config.least_free_bytes,
         most_logs: usize::try_from(config.most_logs).unwrap_or(usize::MAX),
         idle_logs: usize::try_from(config.idle_logs).unwrap_or(usize::MAX),
+        door_threads: usize::try_from(config.door_threads).unwrap_or(0),
         syncs_off: config.syncs_off,
     };
     node.database_options.clock_ahead_at_most = config.clock_ahead_at_most;

@@ -48,7 +48,7 @@ const fn without_default(
 }
 
 /// Sections in the order of the printed file, with their descriptions. `peer` is an array of tables.
-pub const SECTIONS: [(&str, &str); 9] = [
+pub const SECTIONS: [(&str, &str); 10] = [
     ("node", "This node and its roles."),
     ("listen", "Its doors."),
     (
@@ -64,6 +64,7 @@ pub const SECTIONS: [(&str, &str); 9] = [
         "timings",
         "When a node counts as gone, and what happens then. Nodes may differ, and a restart may change them.",
     ),
+    ("doors", "Where the doors run."),
     ("logs", "How many logs there may be, and how many stay open on this node."),
     ("database", "The state that tables and ZooKeeper clients share."),
     ("testing", "Switches for tests. Leave them alone."),
@@ -450,6 +451,13 @@ pub const SETTINGS: &[Setting] = &[
         "10000",
         "an integer, 0 to 600000",
         "After SIGTERM, how long a node may take to move its sequencers to other nodes before it stops anyway. 0 means at once.\nToo small: appends pause as after a kill. Too large: a node without successors takes this long to stop.",
+    ),
+    with_default(
+        "doors",
+        "threads",
+        "0",
+        "an integer, 0 to 256",
+        "On how many threads of their own the doors run; 0: on the thread of the node.\nToo few: on a machine with many cores, clients wait for each other's requests. Too many: each request that needs the node wakes\none more thread, which costs more than it gains on one or two cores.",
     ),
     with_default(
         "logs",

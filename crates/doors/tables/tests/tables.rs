@@ -16,10 +16,14 @@ use atoll_node::{NodeConfig, RunningNode, start_with};
 use common::free_address;
 
 async fn node(dir: &Path, address: &str) -> (RunningNode, Tables) {
-    let config = NodeConfig { grpc: address.to_owned(), ..NodeConfig::alone(dir) };
+    node_with(NodeConfig { grpc: address.to_owned(), ..NodeConfig::alone(dir) }).await
+}
+
+async fn node_with(config: NodeConfig) -> (RunningNode, Tables) {
+    let address = config.grpc.clone();
     let node = start_with(config, vec![Box::new(TablesDoor::default())]).unwrap();
     node.joined().await.unwrap();
-    (node, Client::connect(address).unwrap().tables())
+    (node, Client::connect(&address).unwrap().tables())
 }
 
 fn text(text: &str) -> Cell {
@@ -235,4 +239,23 @@ async fn a_scan_that_is_cut_off_does_not_look_like_one_that_ended() {
     };
     let ((), last) = tokio::join!(node.shutdown(), read_on);
     assert!(last.is_err(), "the stream just ends: {last:?}");
+}
+
+#[tokio::test]
+async fn doors_on_threads_of_their_own_serve_as_those_on_the_thread_of_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = NodeConfig { grpc: free_address(), door_threads: 8, ..NodeConfig::alone(dir.path()) };
+    let (node, tables) = node_with(config.clone()).await;
+    tables.create(fish()).await.unwrap();
+    let puts = (0..64).map(|n| tables.transact(vec![put("cod", n, "red", None)]));
+    for put in futures_util::future::join_all(puts).await {
+        put.unwrap();
+    }
+    assert_eq!(scan(&tables, ScanRequest::default()).await.0.len(), 64);
+    node.shutdown().await;
+    drop(node);
+    // The listeners and the directory are free again, and nothing is lost.
+    let (node, tables) = node_with(config).await;
+    assert_eq!(scan(&tables, ScanRequest::default()).await.0.len(), 64);
+    node.shutdown().await;
 }
