@@ -181,6 +181,9 @@ mod tests {
     fn bytes_after_a_message_are_a_later_version() {
         assert_eq!(Format::message::<Identify>().check(head(&[1, 2])), Ok(false));
         assert_eq!(Format::message::<Identify>().check(head(&[])), Ok(true));
-        assert_eq!(Format::message::<Identify>().describe(Identify {}.into_frame(RoleKind(5))).unwrap(), "Identify");
+        assert_eq!(
+            Format::message::<Identify>().describe(Identify {}.into_frame(RoleKind(5))).unwrap(),
+            "Identify"
+        );
     }
 }

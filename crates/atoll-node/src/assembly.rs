@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use atoll_contract::plugin::{Clash, Host, Procedure, Protocols};
-use atoll_contract::{ClusterRegisters, Registers, Registry};
+use atoll_contract::{ClusterRegisters, Registry};
 use atoll_core::sync::lock;
 use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;

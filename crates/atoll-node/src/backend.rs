@@ -43,14 +43,7 @@ impl NodeBackend {
         // Client id 0 is reserved for the log.
         let client = ClientId(env.random().max(1));
         let named = Named { env: env.clone(), changes, registry: logs.registry().clone() };
-        NodeBackend {
-            node: env.node(),
-            client,
-            logs,
-            named,
-            operations,
-            database: DatabaseCell::default(),
-        }
+        NodeBackend { node: env.node(), client, logs, named, operations, database: DatabaseCell::default() }
     }
 
     /// Sets the cell that holds the database once it is open.

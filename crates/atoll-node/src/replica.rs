@@ -62,5 +62,6 @@ pub fn tell_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
 /// Whether a node's replica of the database is in service, according to the node's own reports. A node can be up while its replica is out
 /// of service (X26).
 pub fn is_in_service(members: &Members, node: NodeId) -> bool {
-    mutant(mutants::ZK_HALTED_KEEPS_SESSIONS) || !members.halted_on(node).iter().any(|log| log == DATABASE_LOG)
+    mutant(mutants::ZK_HALTED_KEEPS_SESSIONS)
+        || !members.halted_on(node).iter().any(|log| log == DATABASE_LOG)
 }

@@ -168,7 +168,8 @@ fn what_a_deletion_did_not_reach_goes_when_its_server_is_back() {
     let mark = new_id(9 << 40, LOG, Origin::Extend(chain.chain.active().loglet));
     let deleted = chain.chain.deleted(Nonce(77), mark, tail).unwrap().to_value().unwrap();
     driver.block_on(NODES[0], {
-        let register = memory.registers(&nodes[0].env).register(&format!("{}{LOG}", atoll_node::logs::PREFIX));
+        let register =
+            memory.registers(&nodes[0].env).register(&format!("{}{LOG}", atoll_node::logs::PREFIX));
         let version = chain.version;
         async move { register.write_if(version, deleted, Nonce(77)).await.unwrap() }
     });

@@ -274,7 +274,8 @@ fn only_the_list_of_protocols_names_them() {
     let mut found = Vec::new();
     for (name, text) in files() {
         let is_code = name.starts_with("crates/") && (name.ends_with(".rs") || name.ends_with("Cargo.toml"));
-        let knows = name.starts_with("crates/protocols/") || KNOW_PROTOCOLS.iter().any(|k| name.starts_with(k));
+        let knows =
+            name.starts_with("crates/protocols/") || KNOW_PROTOCOLS.iter().any(|k| name.starts_with(k));
         if !is_code || knows {
             continue;
         }
@@ -341,7 +342,9 @@ fn crates_use_only_lower_layers() {
     let rows = LAYERS.iter().enumerate().flat_map(|(at, names)| names.iter().map(move |name| (*name, at)));
     let layers: BTreeMap<&str, usize> = rows.collect();
     let (mut found, mut seen) = (Vec::new(), 0);
-    for (path, text) in files().into_iter().filter(|(n, _)| n.starts_with("crates/") && n.ends_with("/Cargo.toml")) {
+    for (path, text) in
+        files().into_iter().filter(|(n, _)| n.starts_with("crates/") && n.ends_with("/Cargo.toml"))
+    {
         let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).unwrap();
         let Some(own) = layers.get(name) else { continue };
         seen += 1;
@@ -417,7 +420,8 @@ fn uses(known: &BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module>> 
         let lists = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
         let mut paths: Vec<String> = lists.flat_map(imports).collect();
         let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-        let words = code.split(|c| !is_of_path(c)).filter(|w| w.starts_with("crate::") || w.starts_with("super::"));
+        let words =
+            code.split(|c| !is_of_path(c)).filter(|w| w.starts_with("crate::") || w.starts_with("super::"));
         // Those that end so are the beginnings of lists.
         let words = words.filter(|word| !word.ends_with("::"));
         paths.extend(words.map(str::to_owned));
@@ -434,7 +438,8 @@ fn no_files_use_each_other_in_a_circle() {
     for name in WITHOUT_CIRCLES {
         let folder = format!("crates/{name}/src/");
         let module = |(path, text): &(String, String)| {
-            let file = path.strip_prefix(&folder)?.strip_suffix(".rs").filter(|file| !file.ends_with("_test"))?;
+            let file =
+                path.strip_prefix(&folder)?.strip_suffix(".rs").filter(|file| !file.ends_with("_test"))?;
             let mut module: Module = file.split('/').map(str::to_owned).collect();
             if matches!(module.last().unwrap().as_str(), "mod" | "lib") {
                 module.pop();
@@ -445,7 +450,9 @@ fn no_files_use_each_other_in_a_circle() {
         assert!(!known.is_empty(), "{name} has files");
         let mut left = uses(&known);
         // Whoever uses none of the others is in no circle. What remains is in one, or uses one that is.
-        while let Some(free) = left.keys().find(|m| left[*m].iter().all(|used| !left.contains_key(used))).cloned() {
+        while let Some(free) =
+            left.keys().find(|m| left[*m].iter().all(|used| !left.contains_key(used))).cloned()
+        {
             left.remove(&free);
         }
         found.extend(left.keys().map(|module| format!("{name}: {}", module.join("::"))));

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_core::testing::hit;
-use atoll_core::{Checkpoint, JournalBatch, Loc, Space};
-use atoll_storage::{Aside, CheckpointJob, Journal, JournalError, PrepareJob, Prepared};
+use atoll_core::{JournalBatch, Space};
+use atoll_storage::{Aside, CheckpointJob, Journal, JournalError, PrepareJob};
 
 use super::incoming::Incoming;
 use super::options::HostOptions;

@@ -91,7 +91,8 @@ pub fn identity(who: &Who) -> Identity {
 /// Returns a message as text.
 pub fn describe(frame: &Frame) -> String {
     static BY_KIND: LazyLock<BTreeMap<u16, Format>> = LazyLock::new(|| {
-        let formats = atoll_protocols::formats().into_iter().chain(atoll_core::format::FORMATS.iter().copied());
+        let formats =
+            atoll_protocols::formats().into_iter().chain(atoll_core::format::FORMATS.iter().copied());
         formats.filter_map(|format| Some((format.kind()?, format))).collect()
     });
     let words = match BY_KIND.get(&frame.kind) {

@@ -18,7 +18,6 @@ use tokio::sync::{Notify, watch};
 use tokio_stream::Stream;
 use tonic::Status;
 
-
 /// The maximum payload of one reply in bytes. A single longer record still fits.
 const REPLY_BYTES: usize = 512 * 1024;
 /// The approximate memory of a record in addition to its payload, in bytes.

@@ -64,10 +64,9 @@ impl TableApi {
 
     async fn schema(&self, tables: &TablesHandle, name: String) -> Result<proto::TableReply, Refusal> {
         let view = self.view(tables, false).await?;
-        let schema = aside(&tables.reads, move || {
-            read::schema(&view, &name).map_err(|e| convert::read_refusal(&e))
-        })
-        .await?;
+        let schema =
+            aside(&tables.reads, move || read::schema(&view, &name).map_err(|e| convert::read_refusal(&e)))
+                .await?;
         Ok(proto::TableReply { table: Some(convert::table(&schema)) })
     }
 

@@ -136,7 +136,8 @@ impl Settings {
             places.push(Listening { listener, tls: None });
         }
         if let Some((address, files)) = &self.tls {
-            let tls = atoll_zookeeper::server::tls::acceptor(files).map_err(own("TLS of the ZooKeeper door"))?;
+            let tls =
+                atoll_zookeeper::server::tls::acceptor(files).map_err(own("TLS of the ZooKeeper door"))?;
             // If clients need no certificate, anybody can connect, so the door is as open as one without TLS.
             let (name, clients) = match files.clients {
                 ClientCertificates::Need => (CERTIFIED, Clients::Certified),

@@ -19,7 +19,7 @@ use crate::mutants;
 use crate::roles::LOG_SERVER;
 
 use super::config::{self, MAX_SERVERS, NativeConfig};
-use super::loglet::{ServerSet, NativeLoglet, NativeOptions, failure};
+use super::loglet::{NativeLoglet, NativeOptions, ServerSet, failure};
 use super::message::{Answer, BackFill, Info, Repair, Seal, Verdict};
 
 /// The name of this kind in chains.

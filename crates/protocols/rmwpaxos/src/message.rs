@@ -355,7 +355,8 @@ fn check_state(frame: Frame) -> Result<bool, Mismatch> {
     if newest.is_some_and(|nonce| state.made_by(nonce) != Some(state.version)) {
         return wrong(format!("the last write of {state:?} has another version"));
     }
-    if state.made_by(0).is_some_and(|version| version > state.version) || state.versioned().version.0 != state.version
+    if state.made_by(0).is_some_and(|version| version > state.version)
+        || state.versioned().version.0 != state.version
     {
         return wrong(format!("{state:?} contradicts its version"));
     }
