@@ -64,7 +64,8 @@ pub async fn stopped(mut stopping: watch::Receiver<bool>) {
 /// A door as a plug-in: a crate of its own that joins a node through one line in the list of doors. Clients connect to it.
 ///
 /// The node calls its methods in the order in which they are listed here. [`Door::open`] and all serving run on the threads of the doors if
-/// the node has any, otherwise on the node's own thread. A door that only serves gRPC needs no listener. A door with a protocol of its own opens its listeners in [`Door::open`]:
+/// the node has any, otherwise on the node's own thread. A door that only serves gRPC needs no listener. A door with a
+/// protocol of its own opens its listeners in [`Door::open`]:
 ///
 /// ```
 /// use atoll_core::BoxFuture;

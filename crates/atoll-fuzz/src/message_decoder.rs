@@ -1,5 +1,5 @@
-//! Fuzzes every message kind of the protocols and of the core, and the values that their roles store in the journal and in the chain. What is
-//! decoded must be encoded as it was read.
+//! Fuzzes every message kind of the protocols and of the core, and the values that their roles store in the journal and in the chain. What
+//! is decoded must be encoded as it was read.
 
 use std::sync::LazyLock;
 
@@ -16,8 +16,8 @@ fn accepts(format: &Format, head: &[u8], payloads: Vec<Bytes>) -> bool {
     checked.unwrap_or_else(|mismatch| panic!("{mismatch}"))
 }
 
-/// The input has the number of the format, the number of payloads, the length of the head (two bytes, little endian), then the head, and payloads of
-/// equal length.
+/// The input has the number of the format, the number of payloads, the length of the head (two bytes, little endian), then the head, and
+/// payloads of equal length.
 pub fn run(input: &[u8]) {
     let [which, payloads, low, high, rest @ ..] = input else { return };
     let (head, rest) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes([*low, *high]))));

@@ -23,7 +23,8 @@ pub struct NodeFigures {
 }
 
 impl NodeFigures {
-    /// Starts to collect the core's metrics on the current runtime, until the node stops. `doors` are the sources of the doors' own metrics.
+    /// Starts to collect the core's metrics on the current runtime, until the node stops. `doors` are the sources of the doors' own
+    /// metrics.
     pub fn start(handle: HostHandle, parts: NodeParts, doors: Vec<Arc<dyn Figures>>) -> Arc<NodeFigures> {
         let figures = Arc::new(NodeFigures { handle, parts, doors, core: Mutex::default() });
         let me = figures.clone();

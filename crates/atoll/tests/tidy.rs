@@ -27,8 +27,8 @@ const PROTOCOL_CRATES: [&str; 9] = [
     "protocols/rmwpaxos",
 ];
 
-/// The crates of the product, the lowest layer first. A crate uses only crates of lower layers. So the node knows no door, and no door knows
-/// the node or another door.
+/// The crates of the product, the lowest layer first. A crate uses only crates of lower layers. So the node knows no door, and no door
+/// knows the node or another door.
 const LAYERS: [&[&str]; 9] = [
     &["atoll-client", "atoll-core"],
     &["atoll-contract", "atoll-net", "atoll-storage"],

@@ -1,7 +1,7 @@
 //! The snapshot format of a database's state: chunks of entries in key order. A chunk of format 1, little endian:
-//! `magic [u8; 4] | format u8 | plain length u32 | crc32c u32 of what follows | zstd frame`; the frame contains, for each entry, `key length u32 | value length u32 | key | value`.
-//! In format 2, for test builds of [`Level::NEXT`], the level at which the chunk was written, `u16`, precedes the first entry of
-//! the frame.
+//! `magic [u8; 4] | format u8 | plain length u32 | crc32c u32 of what follows | zstd frame`; the frame contains,
+//! for each entry, `key length u32 | value length u32 | key | value`. In format 2, for test builds of [`Level::NEXT`], the level at which
+//! the chunk was written, `u16`, precedes the first entry of the frame.
 
 use atoll_core::testing::next_level;
 use atoll_core::{Level, LevelRange};
