@@ -45,7 +45,7 @@ pub enum StartError {
     Journal(#[from] RecoverError<atoll_core::RecoverError>),
     /// The listener for other nodes could not be opened.
     #[error("the door for other nodes: {0}")]
-    Net(#[from] atoll_net::StartError),
+    Net(#[from] Box<atoll_net::StartError>),
     /// The listener for gRPC or for metrics could not be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -68,7 +68,7 @@ pub enum StartError {
     Descriptors(#[from] TooFewDescriptors),
     /// The database could not be opened.
     #[error("the database: {0}")]
-    Database(#[from] atoll_db::OpenError),
+    Database(#[from] Box<atoll_db::OpenError>),
     /// The protocols of this program do not fit together.
     #[error("the protocols: {0}")]
     Assembly(#[from] AssemblyError),
@@ -422,7 +422,7 @@ async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Resu
     options.witness = assembly.node.env.witness().clone();
     options.tls = config.tls.clone();
     options.allow_plaintext_beyond_loopback = config.plaintext_beyond_loopback;
-    let (net, events) = Net::start(options).await?;
+    let (net, events) = Net::start(options).await.map_err(Box::new)?;
     let parts = assembly.node;
     let host = NodeHost::start(assembly.core, journal, net.clone(), events, HostOptions::default())
         .map_err(StartError::Threads)?;
@@ -455,7 +455,7 @@ impl Rest {
     async fn open(self, up: &mut Up, mut doors: Vec<Box<dyn Door>>) -> Result<(), StartError> {
         let Rest { config, listeners, plan, stopping } = self;
         let parts = &up.parts;
-        let database = database::open(&config, parts, &mut doors)?;
+        let database = database::open(&config, parts, &mut doors).map_err(Box::new)?;
         let space = parts.database.space.clone();
         if let Some(database) = &database {
             tokio::spawn(database::watch(database.clone()));
