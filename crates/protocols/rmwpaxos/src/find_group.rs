@@ -3,9 +3,9 @@
 //! A group names the storage identities of its acceptors (rmw-T9), and a node draws its storage identity when it first starts. So one
 //! founder creates the first group: the one with the lowest id among the founders that may hold registers, and only when *all* of these
 //! have answered and none knows a group. A founder that lost its disk learns the old group from the others and is not in it. If that
-//! founder is the one with the lowest id, it creates a new group only if no founder remembers one. In that case no vote of the old group was ever
-//! acknowledged, because an acceptor votes only in a group that it has on disk, and a majority of the founders would have the group on
-//! disk. (A single founder that loses its disk has lost everything.)
+//! founder is the one with the lowest id, it creates a new group only if no founder remembers one. In that case no vote of the old group
+//! was ever acknowledged, because an acceptor votes only in a group that it has on disk, and a majority of the founders would have the
+//! group on disk. (A single founder that loses its disk has lost everything.)
 //!
 //! A node that joins later is not a founder. It needs the address of any one member. It asks that member for the table of members, and then
 //! asks all nodes that hold registers for the group. A node that knows a table never creates a group, because one already exists.
