@@ -15,7 +15,7 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 9] = [
+const PROTOCOL_CRATES: [&str; 10] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
@@ -25,6 +25,7 @@ const PROTOCOL_CRATES: [&str; 9] = [
     "protocols/local",
     "protocols/native",
     "protocols/rmwpaxos",
+    "protocols/trio",
 ];
 
 /// The crates of the product, the lowest layer first. A crate uses only crates of lower layers. So the node knows no door, and no door
