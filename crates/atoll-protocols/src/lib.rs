@@ -12,9 +12,16 @@ use atoll_native::NativePlugin;
 use atoll_rmwpaxos::RmwPlugin;
 use bytes::Bytes;
 
-/// Returns all protocols with their default settings. Where there is a choice, a node uses the first suitable one.
+/// Returns all protocols with their default settings. Where there is a choice, a node uses the first suitable one. With the feature
+/// `testing`, the protocols of the program are followed by one that only tests use.
 pub fn all() -> Protocols {
-    Protocols::default().with(RmwPlugin::default()).with(NativePlugin::default()).with(LocalPlugin::default())
+    let all = Protocols::default()
+        .with(RmwPlugin::default())
+        .with(NativePlugin::default())
+        .with(LocalPlugin::default());
+    #[cfg(feature = "testing")]
+    let all = all.with(atoll_trio::TrioPlugin::default());
+    all
 }
 
 /// Returns the formats of all protocols.
@@ -45,6 +52,8 @@ pub fn coverage() -> Vec<Listed> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use atoll_contract::plugin::Protocol;
+
     use super::*;
 
     #[test]
@@ -74,9 +83,16 @@ mod tests {
     }
 
     #[test]
+    fn only_test_builds_have_the_protocol_for_tests() {
+        let names: Vec<&str> = all().iter().map(Protocol::name).collect();
+        assert_eq!(names[..3], ["rmwpaxos", "native", "local"]);
+        assert_eq!(names[3..].contains(&"trio"), cfg!(feature = "testing"));
+    }
+
+    #[test]
     fn settings_go_to_the_protocols_that_have_them() {
         let mut protocols = all();
-        assert_eq!(protocols.set("step_bytes", 4096), 2);
+        assert_eq!(protocols.set("step_bytes", 4096), 2 + usize::from(cfg!(feature = "testing")));
         assert_eq!(protocols.set("replicas", 5), 1);
         assert_eq!(protocols.set("step_bytes", u64::MAX), 0, "more than fits");
         assert_eq!(protocols.set("unheard_of", 1), 0);
