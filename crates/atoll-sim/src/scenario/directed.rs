@@ -66,6 +66,22 @@ pub const LOCAL: Scenario = Scenario {
     full: false,
 };
 
+/// A log of the kind that only tests use.
+pub const TRIO: Scenario = Scenario {
+    name: "trio",
+    about: "directed: a log of a protocol for tests, which joins by one line: extended, trimmed; nodes are killed and lose connections",
+    run: run_trio,
+    marks: &[&[
+        "sim.fault.kill",
+        "sim.trio.extended",
+        "policy.back_fill",
+        "trio.clerk.other_life",
+        "trio.mirror.filled",
+        "trio.read.mirror",
+    ]],
+    full: false,
+};
+
 /// The example of rule K.
 pub const RULE_K: Scenario = Scenario {
     name: "native-rule-k",
@@ -81,6 +97,11 @@ fn weather(rng: &mut Rng) -> Weather {
         sync_ns: [100_000, 2_000_000][rng.below(2) as usize],
         ..Weather::default()
     }
+}
+
+fn kills(_: &mut Rng) -> Faults {
+    let menu = Menu { crash: 4, crash_mid_turn: 2, pause: 1, reset: 2, slow_disk: 1, ..Menu::NONE };
+    Faults { during: Duration::from_secs(20), ..Faults::usual(menu, Duration::from_millis(1_000)) }
 }
 
 fn few_faults(rng: &mut Rng) -> Faults {
@@ -132,7 +153,7 @@ fn run_local(seed: u64, out: TraceOut) -> Outcome {
             }
             stage.spawn("reader", log::reader(stage.clone(), name.clone(), think));
             stage.spawn("checker", log::checker(stage.clone(), name.clone(), think));
-            stage.spawn("extender", extend_local(stage.clone(), name));
+            stage.spawn("extender", extend(stage.clone(), name, "local", "sim.local.extended"));
         });
     }
     let menu = Menu { crash: 6, crash_mid_turn: 4, pause: 1, slow_disk: 1, failing_disk: 1, ..Menu::NONE };
@@ -142,18 +163,27 @@ fn run_local(seed: u64, out: TraceOut) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// Extends the log repeatedly; the next segment is a local Loglet again.
-async fn extend_local(stage: Stage<NodeHandles>, name: String) {
+/// Extends the log repeatedly; the next segment is of the given kind again. Each success counts for the mark.
+async fn extend(stage: Stage<NodeHandles>, name: String, kind: &'static str, mark: &'static str) {
     while !stage.over.is_up() {
         stage.pause(Duration::from_millis(700)).await;
-        let Some(life) = stage.cluster.host(0) else { continue };
+        let Some(life) = stage.cluster.any_from(0) else { continue };
         let Some(log) = life.handles.log(&name) else { continue };
-        let spec = LogletSpec::of("local");
+        let spec = LogletSpec::of(kind);
         if matches!(stage.cluster.ask(&life, log.extend(spec)).await, Some(Ok(Ok(_)))) {
-            hit("sim.local.extended");
+            hit(mark);
         }
         stage.report();
     }
+}
+
+fn run_trio(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7472_696f);
+    let limits = Limits { kind: "trio", faults: kills, ..Limits::USUAL };
+    on_nodes(rng.fork(), out, [3, 3, 4][rng.below(3) as usize], limits, |stage, name| {
+        stage.spawn("extender", extend(stage.clone(), name.clone(), "trio", "sim.trio.extended"));
+        stage.spawn("trimmer", log::trimmer(stage.clone(), name, Duration::from_secs(3)));
+    })
 }
 
 fn run_retries(seed: u64, out: TraceOut) -> Outcome {
@@ -163,7 +193,7 @@ fn run_retries(seed: u64, out: TraceOut) -> Outcome {
         batches_in_flight: [1, 8][rng.below(2) as usize],
         window_bytes: [10_000, 1 << 20][rng.below(2) as usize],
         kind: ["native", "native", "local"][rng.below(3) as usize],
-        page_items: None,
+        ..Limits::USUAL
     };
     on_nodes(rng.fork(), out, [3, 4, 5][rng.below(3) as usize], limits, move |stage, name| {
         let think = Duration::from_millis(40);
@@ -188,6 +218,8 @@ struct Limits {
     kind: &'static str,
     /// How many segments an index page holds. None is the default.
     page_items: Option<usize>,
+    /// Draws the faults.
+    faults: fn(&mut Rng) -> Faults,
 }
 
 impl Limits {
@@ -198,6 +230,7 @@ impl Limits {
         window_bytes: 64 << 20,
         kind: "native",
         page_items: None,
+        faults: few_faults,
     };
 
     fn set(self, options: &mut Options) {
@@ -237,7 +270,7 @@ fn on_nodes(
             people(&stage, name);
         });
     }
-    let faults = few_faults(&mut rng);
+    let faults = (limits.faults)(&mut rng);
     let demand = log::demand(stage.clone(), vec!["log0".to_owned()]);
     play(&mut world, &stage, &mut rng, faults, demand)
 }

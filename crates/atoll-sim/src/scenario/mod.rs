@@ -84,6 +84,7 @@ pub fn all() -> Vec<Scenario> {
         directed::SLEEPERS,
         directed::RULE_K,
         directed::LOCAL,
+        directed::TRIO,
         file_registers::SCENARIO,
         directed::DELETED,
         lasting::LASTING,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
+use atoll_contract::{Binding, ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::NodeId;
 use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord, Segment};
 use atoll_node::members::table::{Member, MemberTable};
@@ -425,8 +425,13 @@ async fn filled(stage: &Stage<NodeHandles>, name: &str) {
             chain.map(|chain| {
                 at = at.max(chain.trim());
                 chain.locate(at).map(|s| {
-                    let nodes: Vec<NodeId> =
-                        duties(&s.kind, &s.config).holders().map(|(node, _)| node).collect();
+                    let duties = duties(&s.kind, &s.config);
+                    let holding = duties.0.iter().filter(|d| matches!(d.binding, Binding::Holds(_)));
+                    let mut roles = holding.map(|d| d.role);
+                    let first = roles.next();
+                    // If holders have several roles, some may get their copies only after the seal.
+                    let all = s.stop.is_some() || roles.all(|role| Some(role) == first);
+                    let nodes = duties.holders().map(|(node, _)| node).filter(|_| all).collect::<Vec<_>>();
                     (s.stop.unwrap_or(LogPos(tail)).min(LogPos(tail)), nodes)
                 })
             })
