@@ -7,6 +7,7 @@ while other clients read cold nodes at the same server, and each read of the sto
 others delays `pread64`). The 99th percentile of the writes is the same in both. Needs a C compiler.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -15,7 +16,7 @@ import threading
 import time
 
 import jute
-from cluster import Cluster, Drill, NotRun, need, say, table
+from cluster import Cluster, Drill, NotRun, need, poll, say, table
 from jute import Wire
 
 SLOW_US = 200_000
@@ -45,8 +46,10 @@ ssize_t pread64(int fd, void *buffer, size_t size, off64_t at) {
     return real(fd, buffer, size, at);
 }
 """
-# What is written before: more than the readers read.
-NODES_BEFORE, BYTES = 20_000, 1_000
+# What is written before: more than the store keeps in memory, and more than the readers read.
+NODES_BEFORE, BYTES = 20_000, 8_000
+# In one transaction.
+AT_ONCE = 50
 # At once.
 READERS = 4
 # The writes with slow reads beside them take at most so many times as long as alone, at the 99th percentile, or so much longer: seconds.
@@ -74,11 +77,19 @@ def fill(host):
     wire = Wire(host, patience_s=60)
     need(wire.call(jute.CREATE, jute.create("/cold", b""))[1] == 0, "/cold cannot be created")
     need(wire.call(jute.CREATE, jute.create("/hot", b"0"))[1] == 0, "/hot cannot be created")
-    data = os.urandom(BYTES)
-    for number in range(NODES_BEFORE):
-        error = wire.call(jute.CREATE, jute.create(path_of(number), data))[1]
-        need(error == 0, f"{path_of(number)} ends with {error}")
+    for first in range(0, NODES_BEFORE, AT_ONCE):
+        numbers = range(first, first + AT_ONCE)
+        error = wire.call(jute.MULTI, jute.multi([(jute.CREATE, jute.create(path_of(n), os.urandom(BYTES))) for n in numbers]))[1]
+        need(error == 0, f"the transaction from {path_of(first)} on ends with {error}")
     wire.close()
+
+
+def serves(host):
+    """Whether a client gets a session."""
+    with contextlib.suppress(OSError):
+        Wire(host).close()
+        return True
+    return False
 
 
 def writes(host, seconds):
@@ -152,6 +163,7 @@ def body(drill):
             for file in files:
                 file.write_text(file.read_text() + f"\n[doors]\nthreads = {threads}\n\n[database]\ncache_mb = 1\n")
             cluster.start()
+            poll("the door serves clients again", 30, lambda: serves(cluster.nodes()[0].zookeeper), every=0.1)
             alone, beside, slow = measured(drill, cluster, flag)
         p99 = [took[len(took) * 99 // 100] for took in (alone, beside)]
         rows.append((threads, len(alone), f"{p99[0] * 1e3:.1f}", len(beside), f"{p99[1] * 1e3:.1f}", len(slow), f"{slow[len(slow) // 2] * 1e3:.0f}"))
