@@ -34,7 +34,7 @@ const LAYERS: [&[&str]; 9] = [
     &["atoll-client", "atoll-core"],
     &["atoll-contract", "atoll-net", "atoll-storage"],
     &["atoll-log", "atoll-loglet-store"],
-    &["atoll-db", "atoll-local", "atoll-native", "atoll-rmwpaxos"],
+    &["atoll-db", "atoll-local", "atoll-native", "atoll-rmwpaxos", "atoll-trio"],
     &["atoll-file-register", "atoll-tables", "atoll-zookeeper"],
     &["atoll-door", "atoll-protocols"],
     &["atoll-door-cluster", "atoll-door-log", "atoll-door-tables", "atoll-door-zookeeper", "atoll-node"],
