@@ -15,7 +15,7 @@ use super::budget::group;
 /// One connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// The client's address, or rather the one that stands for its group, see [`group`].
+    /// The client's address, or rather the one that stands for its group, see `group`.
     pub address: IpAddr,
     number: u64,
     /// Whether the client has sent the HTTP/2 preface.

@@ -8,7 +8,7 @@
 //!
 //! A watch must not miss a change between the view that answers its read and its registration, and must not fire for a change that
 //! the read shows. It is therefore registered under the lock that handing out events takes, together with a view that shows all
-//! events handed out so far ([`Watches::leave`]). A client knows of its watch only once it has the reply, so it would ignore an
+//! events handed out so far ([`Watches::set`]). A client knows of its watch only once it has the reply, so it would ignore an
 //! event of that watch that preceded the reply. Earlier events are therefore taken under the same lock, and later ones are sent
 //! after the reply.
 //!
