@@ -20,9 +20,9 @@ LIBRARIES = [
     f"org.apache.zookeeper:zookeeper:{VERSION}", "commons-cli:commons-cli:1.5.0", "org.xerial.snappy:snappy-java:1.1.10.7",
     "io.dropwizard.metrics:metrics-core:4.1.12.1",
 ]
-# What zkCli prints for a command whose connection was lost. It repeats none. Most commands fail with an exception that says so; `sync` is
-# asynchronous, and prints the number of its result.
-LOST = ("ConnectionLoss", "Sync has failed. rc=-4")
+# What zkCli prints for a command whose connection was lost. It repeats none. Most commands fail with an exception that says so. `sync` and
+# `deleteall` are asynchronous: one prints the number of its result, the other only that a deletion failed.
+LOST = ("ConnectionLoss", "Sync has failed. rc=-4", "Failed to delete some node(s) in the subtree!")
 # What is typed into zkCli, and a word of each answer.
 TYPED = [
     ("create /cli hello", "Created /cli"),
