@@ -48,9 +48,7 @@ pub(crate) async fn stream(
         })
         .await?
     };
-    // One place more is reserved for an error. Otherwise, a client that is slow to take its rows could mistake an error for the end.
-    let (to_client, replies) = mpsc::channel(PAGES_AHEAD + 1);
-    let last_word = to_client.clone().reserve_owned().await.map_err(|_| Refusal::stopping())?;
+    let (to_client, last_word, replies) = queue().await.ok_or_else(Refusal::stopping)?;
     tokio::spawn(async move {
         let _permit = permit;
         let outcome = tokio::select! {
@@ -65,6 +63,17 @@ pub(crate) async fn stream(
         }
     });
     Ok(ReceiverStream::new(replies))
+}
+
+/// What waits for the client: a page of rows, or the error that ends the stream.
+type Item = Result<ScanReply, Status>;
+
+/// Returns a queue for a client. It has room for the pages that are read ahead, and one place more that is reserved for an error. Without
+/// that place, a client that is slow to take its rows could mistake an error for the end.
+async fn queue() -> Option<(mpsc::Sender<Item>, mpsc::OwnedPermit<Item>, mpsc::Receiver<Item>)> {
+    let (to_client, replies) = mpsc::channel(PAGES_AHEAD + 1);
+    let last_word = to_client.clone().reserve_owned().await.ok()?;
+    Some((to_client, last_word, replies))
 }
 
 fn too_slow(words: &str) -> Refusal {
@@ -103,5 +112,28 @@ async fn run(
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(too_slow("the client took no rows for a minute")),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_error_finds_room_behind_the_pages_that_wait() {
+        let (to_client, last_word, mut replies) = queue().await.unwrap();
+        let mut pages = 0;
+        while to_client.try_send(Ok(ScanReply::default())).is_ok() {
+            pages += 1;
+        }
+        assert_eq!(pages, PAGES_AHEAD);
+        drop(to_client);
+        last_word.send(Err(Refusal::stopping().into()));
+        for _ in 0..pages {
+            assert!(replies.recv().await.unwrap().is_ok());
+        }
+        assert!(replies.recv().await.unwrap().is_err());
+        assert!(replies.recv().await.is_none());
     }
 }

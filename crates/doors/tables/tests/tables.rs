@@ -212,36 +212,6 @@ async fn a_client_whose_writes_have_all_come_to_nothing_may_still_write() {
 }
 
 #[tokio::test]
-async fn a_scan_that_is_cut_off_does_not_look_like_one_that_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    let address = free_address();
-    let (node, tables) = node(dir.path(), &address).await;
-    tables.create(fish()).await.unwrap();
-    // More than the node reads ahead and the connection buffers.
-    let colour = "red".repeat(50_000);
-    for n in 0..120 {
-        tables.transact(vec![put("cod", n, &colour, None)]).await.unwrap();
-    }
-    let request = ScanRequest { table: "fish".to_owned(), ..ScanRequest::default() };
-    let mut rows = tables.scan(request).await.unwrap();
-    assert!(rows.next().await.unwrap().is_some());
-    let read_on = async {
-        // The node is stopping once its door refuses connections. The client takes no rows until then.
-        while tokio::net::TcpStream::connect(&address).await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-        loop {
-            match rows.next().await {
-                Ok(Some(_)) => {}
-                other => break other,
-            }
-        }
-    };
-    let ((), last) = tokio::join!(node.shutdown(), read_on);
-    assert!(last.is_err(), "the stream just ends: {last:?}");
-}
-
-#[tokio::test]
 async fn doors_on_threads_of_their_own_serve_as_those_on_the_thread_of_the_node() {
     let dir = tempfile::tempdir().unwrap();
     let config = NodeConfig { grpc: free_address(), door_threads: 8, ..NodeConfig::alone(dir.path()) };
