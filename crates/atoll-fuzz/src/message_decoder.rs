@@ -27,8 +27,8 @@ pub fn run(input: &[u8]) {
     accepts(&ALL[usize::from(*which) % ALL.len()], head, payloads);
 }
 
-/// Returns an input that is accepted, for every format that accepts a head of zeros, perhaps with another first byte. Such heads stand for
-/// empty lists and for the variants of a choice. Formats with an example add that.
+/// Returns accepted inputs for each format: heads of zeros, and such heads with another first byte. They encode empty lists, and the
+/// variants of a choice. The example of a format is added if it has one.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (which, format) in ALL.iter().enumerate() {

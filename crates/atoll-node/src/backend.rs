@@ -394,7 +394,7 @@ fn why(why: Unavailability) -> (Reason, &'static str) {
             (Reason::StorageFailed, "see the log of the node; it serves no more until it is restarted")
         }
         Unavailability::TooLarge => (Reason::TooLarge, "send less at once"),
-        Unavailability::Stopping => (Reason::Stopping, "go on at another node"),
+        Unavailability::Stopping => (Reason::Stopping, "continue at another node"),
     }
 }
 

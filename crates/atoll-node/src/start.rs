@@ -384,7 +384,8 @@ struct Up {
 }
 
 impl Up {
-    /// Stops the doors, then the database, then the host. All threads of the node have ended on return.
+    /// Stops the doors, then the database, then the host. On return, nothing uses the data directory. Threads of the doors end by
+    /// themselves.
     async fn stop(self) {
         self.stop_doors.send_replace(true);
         for door in self.doors {

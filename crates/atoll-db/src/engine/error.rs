@@ -40,11 +40,11 @@ pub enum ProposeError {
     Stopped(Halt),
     /// It did not happen and never will: this replica was found to be wrong.
     #[error(
-        "not proposed: this replica was found to be wrong and fetches the state from a peer; go on at another node"
+        "not proposed: this replica was found to be wrong and fetches the state from a peer; continue at another node"
     )]
     Withheld,
     /// It did not happen and never will: this replica makes no progress.
-    #[error("not proposed: this replica gets no further than log position {0}; go on at another node")]
+    #[error("not proposed: this replica gets no further than log position {0}; continue at another node")]
     Stalled(LogPos),
     /// It did not happen and never will: the clock of this node, whose time the entry would carry, is far ahead.
     #[error("not proposed: {0}")]
@@ -92,7 +92,7 @@ pub enum BarrierError {
     #[error(transparent)]
     Stopped(#[from] Stopped),
     /// This replica was found to be wrong.
-    #[error("this replica was found to be wrong and fetches the state from a peer; go on at another node")]
+    #[error("this replica was found to be wrong and fetches the state from a peer; continue at another node")]
     Withheld,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct TableApi {
 /// Refuses a request that makes the data grow while the disk is nearly full.
 fn need_room(tables: &TablesHandle, grows: bool) -> Result<(), Refusal> {
     if grows && tables.node.is_short_of_space() {
-        let next = "delete rows or drop tables, give the disk room, or go on at another node";
+        let next = "delete rows or drop tables, give the disk room, or continue at another node";
         return Err(Refusal::no(Reason::DiskFull, "the disk of this node is nearly full", next));
     }
     Ok(())
