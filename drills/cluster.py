@@ -27,6 +27,8 @@ START_WITHIN = 60
 BACK_WITHIN = 30
 # The short form of a drill has few samples and runs beside other work: it allows this many times the whole form's bounds on time.
 QUICK_TIMES = 5
+# Of a drill that failed, so many ends of nodes are told.
+LAST_ENDS = 6
 # The kinds of Loglet that a drill of the log can be run with.
 LOGLETS = ("native", "local")
 
@@ -416,6 +418,14 @@ class Drill:
             say(f"missed: {words}")
             self.missed.append(words)
 
+    def say_what_nodes_did(self):
+        """Says which nodes ended and were started again, as each supervisor reports it: a kill that the drill did not ask for, such as one
+        for want of memory, explains a failure that is not the program's."""
+        for output in sorted(self.folder.glob("*.out")):
+            words = [line for line in output.read_text(errors="replace").splitlines() if line.startswith("node ") and ("killed" in line or "ended" in line)]
+            for line in words[-LAST_ENDS:]:
+                say(f"{output.name}: {line}")
+
     def run(self, body):
         """Runs `body(drill)`, prints the result line, exits 0, 1 (does not hold) or 0 with `not run`."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -440,6 +450,8 @@ class Drill:
             if self.missed:
                 self.result["missed"] = self.missed
             self.result["seconds"] = round(time.monotonic() - self.began, 1)
+            if status:
+                self.say_what_nodes_did()
             if keep:
                 say(f"data is left in {self.folder}")
             else:
