@@ -7,7 +7,7 @@ use atoll_contract::{LogletId, Offset};
 /// Version of [`EntryHead`].
 pub(super) const ENTRY_FORMAT: u8 = 1;
 /// Version of [`CheckpointState`].
-pub(super) const CHECKPOINT_FORMAT: u8 = 1;
+pub(super) const STATE_FORMAT: u8 = 1;
 
 atoll_core::choice! {
     /// A fact record. Replaying one twice changes nothing.
@@ -89,7 +89,7 @@ atoll_core::record! {
 atoll_core::record! {
     /// All facts. The tombstones grow by 16 bytes with every segment that is deleted.
     pub struct CheckpointState {
-        /// [`CHECKPOINT_FORMAT`].
+        /// [`STATE_FORMAT`].
         pub format: u8,
         /// Every Loglet.
         pub kept: Vec<KeptState>,

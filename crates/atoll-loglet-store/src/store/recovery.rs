@@ -37,7 +37,7 @@ pub(super) struct Walk {
 impl Walk {
     fn begin(loglets: usize, tombstones: usize) -> Self {
         let mut out = BytesMut::with_capacity(USUAL_STATE_BYTES * loglets + 16 * tombstones + 9);
-        CHECKPOINT_FORMAT.encode(&mut out);
+        STATE_FORMAT.encode(&mut out);
         let list = OpenList::begin(&mut out);
         Walk { out, list, after: None, in_tombstones: false }
     }
@@ -104,7 +104,7 @@ impl<P: Protocol> LogletStore<P> {
     /// Restores a checkpoint.
     pub fn restore(&mut self, bytes: Bytes) -> Result<(), DecodeError> {
         let state = CheckpointState::from_bytes(bytes)?;
-        check_format("version of a checkpoint of loglets", state.format, CHECKPOINT_FORMAT)?;
+        check_format("version of a checkpoint of loglets", state.format, STATE_FORMAT)?;
         self.tombstones = state.tombstones.into_iter().collect();
         for saved in state.kept {
             // A Loglet that was deleted between two steps of the checkpoint is in both lists.
