@@ -31,7 +31,7 @@ fn replicas_agree_under_faults() {
     let marks = take_marks();
     for mark in [
         "db.propose.create",
-        "db.learn.trimmed",
+        "db.tailer.trimmed",
         "db.refilled",
         "db.patrol.trim",
         "vlog.check_tail.sealed",

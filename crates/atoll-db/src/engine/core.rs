@@ -210,11 +210,11 @@ pub(crate) struct Figures {
 #[derive(Debug, Default)]
 struct State {
     figures: Figures,
-    /// This replica was found to be wrong, and the learner has not begun to refill it.
+    /// This replica was found to be wrong, and the tailer has not begun to refill it.
     wrong: bool,
     /// A scrub of the store has been requested.
     scrub: bool,
-    learner: Option<Waker>,
+    tailer: Option<Waker>,
     /// The error that the store reported and that is being retried.
     store_trouble: Option<StoreError>,
     /// This node's clock is refused.
@@ -506,7 +506,7 @@ impl Core {
 
     /// Records a finding. `wrong`: the replica is withheld until it is refilled.
     fn judged(&self, found: Finding, wrong: bool) {
-        let learner = {
+        let tailer = {
             let mut state = lock(&self.state);
             let figures = &mut state.figures;
             if figures.found.len() == FOUND_AT_MOST {
@@ -520,11 +520,11 @@ impl Core {
             figures.withheld = Some(found);
             state.wrong = true;
             self.withheld.store(true, Ordering::Release);
-            state.learner.take()
+            state.tailer.take()
         };
         self.crowd.admit_all();
-        if let Some(learner) = learner {
-            learner.wake();
+        if let Some(tailer) = tailer {
+            tailer.wake();
         }
     }
 
@@ -534,7 +534,7 @@ impl Core {
         if std::mem::take(&mut state.wrong) {
             return Poll::Ready(());
         }
-        state.learner = Some(cx.waker().clone());
+        state.tailer = Some(cx.waker().clone());
         Poll::Pending
     }
 

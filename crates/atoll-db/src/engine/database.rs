@@ -163,7 +163,7 @@ impl Database {
         env.spawn("db.propose", Box::pin(db.to.clone().send(db.core.clone())));
         env.spawn("db.retry", Box::pin(db.clone().retry()));
         env.spawn("db.progress", Box::pin(db.clone().watch_progress()));
-        env.spawn("db.learn", Box::pin(db.clone().learn(from)));
+        env.spawn("db.tailer", Box::pin(db.clone().run_tailer(from)));
         Ok(db)
     }
 

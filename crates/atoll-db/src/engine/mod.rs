@@ -9,7 +9,7 @@
 //! | `database.rs` | builds a replica on a log |
 //! | `propose.rs` | appends commands to the log; barriers |
 //! | `clock.rs` | the time that the entries of this node carry |
-//! | `learn.rs`, `feed.rs`, `applier.rs` | read and apply entries; events, view and answers follow in this order (X19) |
+//! | `tailer.rs`, `feed.rs`, `applier.rs` | read and apply entries; events, view and answers follow in this order (X19) |
 //! | `inlet.rs` | the queue through which `feed.rs` passes work between threads |
 //! | `commit.rs` | commits to the store |
 //! | `progress.rs` | watches the replica's progress; retries failed operations of its store |
@@ -25,12 +25,12 @@ mod database;
 mod error;
 mod feed;
 mod inlet;
-mod learn;
 mod options;
 mod progress;
 mod propose;
 mod room;
 mod solo;
+mod tailer;
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};

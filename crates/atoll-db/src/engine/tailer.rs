@@ -20,7 +20,7 @@ use crate::transfer;
 /// The pause before the next attempt to read the log or to ask another peer.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The event that ended a wait of the learner.
+/// The event that ended a wait of the tailer.
 enum Came {
     Entries(Result<LogRead, LogReadError>),
     /// No entry for a while, although some applied entries may not be committed.
@@ -31,7 +31,7 @@ enum Came {
 
 impl Database {
     /// Follows the log from `from` on, until the replica halts or its applier ends.
-    pub(super) async fn learn(self, from: LogPos) {
+    pub(super) async fn run_tailer(self, from: LogPos) {
         self.to.settled().await;
         let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
         let mut committed = true;
@@ -45,7 +45,7 @@ impl Database {
                     committed = false;
                     let room = self.feed(|feed| feed.entries(read.entries));
                     if let Some(room) = room {
-                        hit("db.learn.full");
+                        hit("db.tailer.full");
                         if room.await.is_err() {
                             // The applier is gone.
                             return;
@@ -53,7 +53,7 @@ impl Database {
                     }
                 }
                 Came::Entries(Err(LogReadError::Trimmed(to))) => {
-                    hit("db.learn.trimmed");
+                    hit("db.tailer.trimmed");
                     self.refill(to, &mut reader).await;
                 }
                 Came::Entries(Err(error)) => self.trouble(error).await,
@@ -62,7 +62,7 @@ impl Database {
                     committed = true;
                 }
                 Came::Wrong => {
-                    hit("db.learn.wrong");
+                    hit("db.tailer.wrong");
                     self.refill(self.core.published().below, &mut reader).await;
                 }
             }
