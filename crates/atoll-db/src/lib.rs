@@ -36,8 +36,8 @@ pub use atoll_contract::LogPos;
 pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{
     Applied, BarrierError, Busy, Checked, Clock, ClockAhead, Cluster, Database, Divergence, Engine, Finding,
-    Ground, Health, HearClocks, OpenError, Options, OutOfService, PeerClocks, ProposeError, Proposed,
-    Refilling, Room, Solo, SoloClock, Stopped, Threads,
+    Health, HearClocks, OpenError, Options, OutOfService, PeerClocks, ProposeError, Proposed, Refilling,
+    ReplicaParts, Room, Solo, SoloClock, Stopped, Threads,
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};

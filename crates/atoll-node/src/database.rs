@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_db::{
-    Applications, Bound, Checked, Cluster, Database, FjallStore, Ground, Health, HearClocks, MemoryStore,
-    OpenError, Owner, OwnerError, Store, StoreError, Threads,
+    Applications, Bound, Checked, Cluster, Database, FjallStore, Health, HearClocks, MemoryStore, OpenError,
+    Owner, OwnerError, ReplicaParts, Store, StoreError, Threads,
 };
 use atoll_door::Door;
 
@@ -116,7 +116,7 @@ pub(crate) fn open(
         log: LOG.to_owned(),
     };
     let log = parts.logs.open(LOG).expect("a name that logs may have");
-    let ground = Ground {
+    let replica_parts = ReplicaParts {
         env: parts.env.clone(),
         log,
         store: open_store(&config.database, &config.data, &owner)?,
@@ -130,7 +130,7 @@ pub(crate) fn open(
         threads: Threads::Own,
         options: options(config),
     };
-    let database = Database::open(apps, ground)?;
+    let database = Database::open(apps, replica_parts)?;
     parts.database.set(database.clone());
     Ok(Some(database))
 }

@@ -36,8 +36,8 @@ pub enum Threads {
     Own,
 }
 
-/// The environment that a replica is opened in.
-pub struct Ground {
+/// The parts that a replica is opened with.
+pub struct ReplicaParts {
     /// The node's executor.
     pub env: Env,
     /// The log. It is created if it does not exist.
@@ -78,9 +78,9 @@ impl Cluster {
     }
 }
 
-impl fmt::Debug for Ground {
+impl fmt::Debug for ReplicaParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ground of {:?} over {:?}", self.log, self.store)
+        write!(f, "parts of a replica of {:?} over {:?}", self.log, self.store)
     }
 }
 
@@ -121,8 +121,8 @@ impl Database {
     ///
     /// # Errors
     /// The store cannot be read, or a thread could not be started.
-    pub fn open(apps: Applications, ground: Ground) -> Result<Database, OpenError> {
-        let Ground { env, log, store, clock, cluster, threads, options } = ground;
+    pub fn open(apps: Applications, parts: ReplicaParts) -> Result<Database, OpenError> {
+        let ReplicaParts { env, log, store, clock, cluster, threads, options } = parts;
         let (replica, published) = Replica::open(apps, env.levels().reads(), store.snapshot())?;
         let (from, now) = (replica.next(), replica.hash_now());
         let proposer = Proposer { node: env.node(), incarnation: env.incarnation() };

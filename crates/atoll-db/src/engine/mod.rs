@@ -50,7 +50,7 @@ pub use self::core::{Divergence, Finding, Health, OutOfService, Refilling};
 pub use check::Checked;
 pub(crate) use check::Mine;
 pub use clock::{ClockAhead, HearClocks, PeerClocks};
-pub use database::{Clock, Cluster, Database, Ground, OpenError, Threads};
+pub use database::{Clock, Cluster, Database, OpenError, ReplicaParts, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
 pub use options::Options;
 pub use room::Room;

@@ -10,8 +10,8 @@ use atoll_contract::conformance::Driver;
 use atoll_contract::{LogletSpec, Registry};
 use atoll_core::{Candidate, Directory, NodeCore, NodeId};
 use atoll_db::{
-    Applications, Cluster, Database, Ground, LogPos, MemoryStore, Observer, Options, PeerClocks,
-    ProposeError, ReplicaRole, Shelf, Store, Threads,
+    Applications, Cluster, Database, LogPos, MemoryStore, Observer, Options, PeerClocks, ProposeError,
+    ReplicaParts, ReplicaRole, Shelf, Store, Threads,
 };
 use atoll_log::VirtualLog;
 use atoll_log::memory::MemoryServers;
@@ -168,7 +168,7 @@ impl World {
             let told = (0..NODES).filter(|m| *m != n).map(|m| (NodeId(m + 1), others(m)));
             PeerClocks { told: told.collect(), ..PeerClocks::default() }
         };
-        let ground = Ground {
+        let replica_parts = ReplicaParts {
             env,
             log: log.clone(),
             store: Box::new(self.stores[n as usize].clone()),
@@ -191,7 +191,7 @@ impl World {
                 ..Options::default()
             },
         };
-        let db = Database::open(apps, ground).unwrap();
+        let db = Database::open(apps, replica_parts).unwrap();
         let engine = db.engine(&slot);
         engine.observe(Arc::new(EventsFirst { engine: engine.clone(), book: self.book.clone() }));
         let order = Arc::new(Mutex::new(Vec::new()));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use atoll_core::{Frame, NodeCore, StorageId};
 use atoll_db::{
-    Application, Applications, Cluster, Database, Engine, Ground, MemoryStore, Options as DatabaseOptions,
-    Persistence, Store, Threads,
+    Application, Applications, Cluster, Database, Engine, MemoryStore, Options as DatabaseOptions,
+    Persistence, ReplicaParts, Store, Threads,
 };
 use atoll_node::assembly::Options;
 use atoll_node::database::{LOG, hear_clocks, tell_members};
@@ -132,7 +132,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
         let Ok(log) = parts.logs.open(LOG) else { return };
         let wall = self.walls.of(who.node);
         parts.members.say_wall(wall.clone());
-        let ground = Ground {
+        let replica_parts = ReplicaParts {
             env: parts.env.clone(),
             log,
             store: Box::new(self.store(who.storage)),
@@ -157,7 +157,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
             },
         };
         // A store in memory can always be read.
-        let Ok(database) = Database::open(apps, ground) else { return };
+        let Ok(database) = Database::open(apps, replica_parts) else { return };
         self.tenant.opened(who, handles, database.engine(&slot));
     }
 }
