@@ -42,7 +42,7 @@ LEFT_WITHIN_S = 20.0
 # A dead client's: its timeout, and the time until another node takes its session over.
 SESSION_MS = 4000
 GONE_WITHIN_S = 20.0
-# A replica whose store takes nothing is not waited for after 10 s; the patrol comes every 10 s.
+# A replica whose store takes nothing is not waited for after 10 s; the upkeep comes every 10 s.
 TRIMMED_WITHIN_S = 60.0
 # After a planned move nothing else is done for so long.
 PLANNED_S = 1.0

@@ -14,7 +14,7 @@
 //! | `replica/` | applies whole entries in order, exactly once; poison, commits |
 //! | `layers.rs` | the applied changes on top of the committed state |
 //! | `store/` | the local store |
-//! | `transfer/` | state snapshots between replicas, comparison of their hashes, and the trim of the log (`patrol.rs`) |
+//! | `transfer/` | state snapshots between replicas, comparison of their hashes, and the trim of the log (`upkeep.rs`) |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;

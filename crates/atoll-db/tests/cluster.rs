@@ -33,7 +33,7 @@ fn replicas_agree_under_faults() {
         "db.propose.create",
         "db.tailer.trimmed",
         "db.refilled",
-        "db.patrol.trim",
+        "db.upkeep.trim",
         "vlog.check_tail.sealed",
         "vlog.append.found",
     ] {

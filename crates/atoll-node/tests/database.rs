@@ -137,7 +137,7 @@ async fn a_node_that_lost_its_state_fetches_it_from_a_peer() {
         .into_iter()
         .map(|config| NodeConfig {
             database_options: atoll_db::Options {
-                patrol_every: Duration::from_millis(50),
+                upkeep_every: Duration::from_millis(50),
                 keep_entries: 20,
                 commit_above_bytes: 10_000,
                 ..Default::default()

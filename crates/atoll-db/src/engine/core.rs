@@ -494,7 +494,7 @@ impl Core {
         }
     }
 
-    /// Requests a scrub of the store at the next patrol.
+    /// Requests a scrub of the store at the next upkeep.
     pub(crate) fn ask_for_scrub(&self) {
         lock(&self.state).scrub = true;
     }

@@ -21,7 +21,7 @@ use crate::hosted::{Applications, Slot};
 use crate::mutants;
 use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{OwnerError, Store, StoreError};
-use crate::transfer::{Inquiry, Patrol, Shelf, Source};
+use crate::transfer::{Inquiry, Shelf, Source, Upkeep};
 
 /// The wall clock, in milliseconds since the Unix epoch. It may jump. The time of the log nevertheless never goes back, nor far
 /// ahead of the other nodes' clocks.
@@ -156,9 +156,9 @@ impl Database {
             None => db.core.check.end(Checked::Nothing),
         }
         if let Some(cluster) = &db.cluster {
-            let (source, patrol) = (db.source(threads), db.patrol(cluster, threads == Threads::Own));
+            let (source, upkeep) = (db.source(threads), db.upkeep(cluster, threads == Threads::Own));
             cluster.shelf.fill(source);
-            env.spawn("db.patrol", Box::pin(patrol.run()));
+            env.spawn("db.upkeep", Box::pin(upkeep.run()));
         }
         env.spawn("db.propose", Box::pin(db.to.clone().send(db.core.clone())));
         env.spawn("db.retry", Box::pin(db.clone().retry()));
@@ -191,7 +191,7 @@ impl Database {
         self.core.samples()
     }
 
-    /// Requests a scrub of the store at the next patrol, even if none is due. [`Health::scrubbed`] shows the result. Has no effect
+    /// Requests a scrub of the store at the next upkeep, even if none is due. [`Health::scrubbed`] shows the result. Has no effect
     /// on a replica that was opened without a cluster.
     pub fn scrub(&self) {
         self.core.ask_for_scrub();
@@ -223,8 +223,8 @@ impl Database {
         Source { core, commit: self.committing(), threads: threads == Threads::Own }
     }
 
-    fn patrol(&self, cluster: &Cluster, threads: bool) -> Patrol {
-        Patrol {
+    fn upkeep(&self, cluster: &Cluster, threads: bool) -> Upkeep {
+        Upkeep {
             env: self.to.env.clone(),
             core: self.core.clone(),
             log: self.to.log.clone(),

@@ -25,7 +25,7 @@ pub struct Options {
     /// The same limit while this replica is far behind the log, as after a crash. Nobody waits for these changes to be durable, and
     /// fewer batches are less work for the store. Too large: more memory.
     pub catch_up_commit_bytes: usize,
-    /// The store is synced after this many bytes of commits, and at every patrol. Too small: its syncs compete with those of the
+    /// The store is synced after this many bytes of commits, and at every upkeep. Too small: its syncs compete with those of the
     /// log. Too large: a sync writes so much at once that the log's own writes wait.
     pub sync_above_bytes: usize,
     /// A node proposes nothing while its clock is further ahead than this of more than half of the other members' clocks. Too
@@ -41,7 +41,7 @@ pub struct Options {
     /// A replica that has entries to apply but makes no progress for this long is out of service: other nodes take over its
     /// sessions. Too small: a short wait for the disk moves sessions. Too large: the locks of dead clients are held longer.
     pub stalled_after: Duration,
-    /// If the store of a replica accepts no commit for this long beyond two patrols, the trim of the log does not wait for the
+    /// If the store of a replica accepts no commit for this long beyond two upkeeps, the trim of the log does not wait for the
     /// replica, which may then need a refill. Too small: refills are frequent. Too large: the log grows on the disks of the other
     /// nodes.
     pub waited_for: Duration,
@@ -54,7 +54,7 @@ pub struct Options {
     pub read_within: Duration,
     /// The interval at which replicas commit durably, compare their hashes, and trim the log. Too small: many syncs and messages.
     /// Too large: a difference is found late, and the log is longer.
-    pub patrol_every: Duration,
+    pub upkeep_every: Duration,
     /// The interval between scrubs of the store. Too small: the disk is busy with scrubs. Too large: rot is found late.
     pub scrub_every: Duration,
     /// A scrub reports damage in ranges of about this many keys; in a store with very many keys the ranges are larger. Too small:
@@ -84,7 +84,7 @@ impl Default for Options {
             waited_for: Duration::from_secs(10),
             answers_within: Duration::from_secs(2),
             read_within: Duration::from_secs(1),
-            patrol_every: Duration::from_secs(10),
+            upkeep_every: Duration::from_secs(10),
             scrub_every: Duration::from_secs(3600),
             range_keys: 4096,
             keep_entries: 20_000,

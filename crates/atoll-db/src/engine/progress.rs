@@ -78,8 +78,8 @@ impl Database {
             }
             let stalled = now.since(applied.since) >= self.options.stalled_after;
             let at = stalled.then_some(health.applied_below);
-            // Every patrol commits durably.
-            let behind = now.since(stored.since) >= self.options.patrol_every * 2 + self.options.waited_for;
+            // Every upkeep commits durably.
+            let behind = now.since(stored.since) >= self.options.upkeep_every * 2 + self.options.waited_for;
             self.core.set_progress(at, behind);
             self.core.set_clock(match self.to.clock.read(self.core.published().time_ms) {
                 Reading::Ahead(ahead) => Some(ahead),

@@ -8,7 +8,7 @@
 //! | `server.rs` | the server role that answers them |
 //! | `fetch.rs` | fetches a state snapshot from a peer |
 //! | `inquiry.rs` | the start check: compares the state of a replica before it serves |
-//! | `patrol.rs` | periodically compares hashes and trims the log |
+//! | `upkeep.rs` | periodically compares hashes and trims the log |
 //! | `scrub.rs` | reads the store and compares it with its hashes |
 //!
 //! A state snapshot is read from a store snapshot, which holds whole entries and the position after the last one. Taking a store
@@ -18,9 +18,9 @@ mod chunk;
 mod fetch;
 mod inquiry;
 mod message;
-mod patrol;
 mod scrub;
 mod server;
+mod upkeep;
 
 pub use chunk::{Chunk, ChunkError};
 pub(crate) use fetch::fetch;
@@ -28,7 +28,7 @@ pub(crate) use inquiry::Inquiry;
 pub use message::{
     AskHash, AskReplica, AskService, ChunkTold, FetchChunk, HashNow, HashTold, ReplicaTold, ServiceTold,
 };
-pub(crate) use patrol::Patrol;
 pub use scrub::{Fault, Rot, Scrubbed};
 pub(crate) use server::Source;
 pub use server::{ReplicaRole, Shelf};
+pub(crate) use upkeep::Upkeep;

@@ -184,7 +184,7 @@ impl World {
                 commit_above_bytes: 2000,
                 max_entry_commands: 4,
                 idle_after: Duration::from_millis(20),
-                patrol_every: Duration::from_millis(60),
+                upkeep_every: Duration::from_millis(60),
                 keep_entries: 20,
                 range_keys: 16,
                 scrub_every: Duration::from_millis(700),

@@ -30,7 +30,7 @@ pub const SCENARIO: Scenario = Scenario {
     name: "database",
     about: "engines over a log that is reconfigured and trimmed; kills, partitions, lost stores; reads behind barriers",
     run,
-    marks: &[&["db.refilled", "db.patrol.trim", "db.tailer.trimmed", "sim.database.hashes_compared"]],
+    marks: &[&["db.refilled", "db.upkeep.trim", "db.tailer.trimmed", "sim.database.hashes_compared"]],
     full: false,
 };
 

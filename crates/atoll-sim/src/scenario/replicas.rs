@@ -149,7 +149,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
                 commit_above_bytes: 20_000,
                 catch_up_commit_bytes: 50_000,
                 idle_after: Duration::from_millis(300),
-                patrol_every: Duration::from_millis(700),
+                upkeep_every: Duration::from_millis(700),
                 keep_entries: KEEP_ENTRIES,
                 stalled_after: Duration::from_millis(1_500),
                 waited_for: Duration::from_millis(500),

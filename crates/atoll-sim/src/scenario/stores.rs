@@ -45,7 +45,7 @@ pub const DATABASE: Scenario = Scenario {
     run: run_database,
     marks: &[&[
         "db.store.tried_again",
-        "db.patrol.not_waited_for",
+        "db.upkeep.not_waited_for",
         "sim.stores.lasting",
         "sim.stores.passing",
     ]],

@@ -31,7 +31,7 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 const WORTH_SHARE: u64 = 4;
 
 /// See the module documentation.
-pub(crate) struct Patrol {
+pub(crate) struct Upkeep {
     pub(crate) env: Env,
     pub(crate) core: Arc<Core>,
     pub(crate) log: Arc<VirtualLog>,
@@ -55,12 +55,12 @@ fn is_out(told: &ServiceTold) -> bool {
     (told.out_of_service || told.behind) && !mutant(mutants::DB_HALTED_HOLDS_TRIM)
 }
 
-impl Patrol {
-    /// Patrols forever.
+impl Upkeep {
+    /// Repeats the upkeep forever.
     pub(crate) async fn run(mut self) {
         let mut next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
         loop {
-            self.env.sleep(self.env.jitter(self.options.patrol_every)).await;
+            self.env.sleep(self.env.jitter(self.options.upkeep_every)).await;
             if self.core.halted().is_none() {
                 (self.commit)();
             }
@@ -113,7 +113,7 @@ impl Patrol {
                 .collect();
             compared |= !theirs.is_empty();
             let Some((node, hash)) = theirs.iter().find(|(_, hash)| *hash != sample.hash) else { continue };
-            hit("db.patrol.differ");
+            hit("db.upkeep.differ");
             let against = theirs.iter().filter(|(_, h)| h == hash).count();
             let with = 1 + theirs.iter().filter(|(_, h)| *h == sample.hash).count();
             let found = Divergence { below: sample.below, mine: sample.hash, peer: *node, theirs: *hash };
@@ -159,7 +159,7 @@ impl Patrol {
         let mut in_service = 1;
         for (node, answer) in told {
             match answer {
-                Some(answer) if answer.out => hit("db.patrol.not_waited_for"),
+                Some(answer) if answer.out => hit("db.upkeep.not_waited_for"),
                 Some(_) if *node < me => return None,
                 Some(answer) => {
                     below = below.min(answer.replica.durable_below);
@@ -169,7 +169,7 @@ impl Patrol {
                 None if self.silent.get(node).is_none_or(|since| now.since(*since) < SILENT_FOR) => {
                     return None;
                 }
-                None => hit("db.patrol.silent"),
+                None => hit("db.upkeep.silent"),
             }
         }
         let all = 1 + self.cluster.peers(me).len();
@@ -184,8 +184,8 @@ impl Patrol {
         if to.since(from) < (keep / WORTH_SHARE).max(1) {
             return;
         }
-        hit("db.patrol.trim");
-        // If it fails, the next patrol tries again.
+        hit("db.upkeep.trim");
+        // If it fails, the next upkeep tries again.
         let _ = self.log.trim(to).await;
     }
 }
