@@ -24,5 +24,5 @@ pub use adapter::VirtualLoglet;
 pub use chain::{Chain, ChainError, Segment, VersionedChain};
 pub use virtual_log::{
     Busy, LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, ReconfigError, Room, Trouble,
-    VirtualLog, Watch,
+    TroubleObserver, VirtualLog,
 };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, PlanError, ReadFrom, Version};
 use atoll_core::Budget;
 use atoll_core::NodeId;
-use atoll_log::virtual_log::{ReconfigError, Trouble, VirtualLog, Watch};
+use atoll_log::virtual_log::{ReconfigError, Trouble, TroubleObserver, VirtualLog};
 use atoll_log::{Busy, LogAppendError, LogError, LogReadError, LogRecord};
 use bytes::Bytes;
 use common::{Cluster, spec};
@@ -158,7 +158,7 @@ fn roll_forward_leaves_out_a_dead_sequencer() {
 #[derive(Debug, Default)]
 struct Heard(Mutex<Vec<Trouble>>);
 
-impl Watch for Heard {
+impl TroubleObserver for Heard {
     fn on_trouble(&self, log: &str, trouble: Trouble) {
         assert_eq!(log, "log");
         self.0.lock().unwrap().push(trouble);
@@ -171,7 +171,7 @@ fn the_policy_hears_of_troubles() {
         let mut c = Cluster::new(6, 3);
         let log = c.created("memory");
         let heard = Arc::new(Heard::default());
-        log.watch(heard.clone());
+        log.observe(heard.clone());
         append(&mut c, 1, &log, 1, 1);
         c.servers.faults(|f| {
             let which = if stopped { &mut f.stopped } else { &mut f.restarted };

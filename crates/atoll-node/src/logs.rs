@@ -15,7 +15,8 @@ use atoll_core::sync::lock;
 use atoll_core::{Env, Notify, Pool, Ticket};
 use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
-    LogError, Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch, read_chain,
+    LogError, Options, PAGE_PREFIX, ReconfigError, Trouble, TroubleObserver, VersionedChain, VirtualLog,
+    read_chain,
 };
 
 /// The prefix of the registers of logs. The name of the log follows it.
@@ -53,7 +54,7 @@ struct Troubles {
     changed: Notify,
 }
 
-impl Watch for Troubles {
+impl TroubleObserver for Troubles {
     fn on_trouble(&self, log: &str, trouble: Trouble) {
         lock(&self.by_log).insert(log.to_owned(), trouble);
         self.changed.notify();
@@ -161,7 +162,7 @@ impl Logs {
             self.0.options.clone(),
             self.0.budget.clone(),
         );
-        log.watch(self.0.troubles.clone());
+        log.observe(self.0.troubles.clone());
         let given_up = open.insert(name, log.clone(), is_idle);
         self.note_closed(given_up);
         Ok(log)

@@ -70,7 +70,7 @@ mod window;
 
 pub use append::LogRecord;
 pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step};
-pub use options::{Options, Trouble, Watch};
+pub use options::{Options, Trouble, TroubleObserver};
 pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use read::LogRead;
 pub use reader::Reader;
@@ -111,7 +111,7 @@ struct State {
     storm: roll_forward::Storm,
     tail_waiters: check_tail::TailWaiters,
     trims: trim::Trims,
-    watch: Option<Arc<dyn Watch>>,
+    observer: Option<Arc<dyn TroubleObserver>>,
 }
 
 /// State that the procedures of one handle share.
@@ -210,8 +210,8 @@ impl VirtualLog {
     }
 
     /// Sets the receiver of trouble reports, in place of an earlier one.
-    pub fn watch(&self, watch: Arc<dyn Watch>) {
-        lock(&self.0.state).watch = Some(watch);
+    pub fn observe(&self, observer: Arc<dyn TroubleObserver>) {
+        lock(&self.0.state).observer = Some(observer);
     }
 
     /// Creates the log with a first segment as specified, by conditional write from version 0. Creates a deleted log anew from the version
@@ -407,9 +407,9 @@ impl VirtualLog {
 
 impl Shared {
     fn trouble(&self, trouble: Trouble) {
-        let watch = lock(&self.state).watch.clone();
-        if let Some(watch) = watch {
-            watch.on_trouble(&self.name, trouble);
+        let observer = lock(&self.state).observer.clone();
+        if let Some(observer) = observer {
+            observer.on_trouble(&self.name, trouble);
         }
     }
 }

@@ -96,7 +96,7 @@ impl Trouble {
 }
 
 /// Receives trouble reports. Called from within a turn, so it must not block.
-pub trait Watch: Send + Sync + fmt::Debug {
+pub trait TroubleObserver: Send + Sync + fmt::Debug {
     /// Reports that an appender of this log met a problem. Called again while the problem lasts.
     fn on_trouble(&self, log: &str, trouble: Trouble);
 }
