@@ -75,9 +75,10 @@ pub struct Sequencer {
     /// Sealed loglets. They are never opened again in this life, or offsets would be assigned twice. 16 bytes per segment.
     closed: BTreeSet<LogletId>,
     touched: BTreeSet<LogletId>,
-    /// The next deadline of each loglet that has one.
-    watch: BTreeSet<(Tick, LogletId)>,
-    watched: BTreeMap<LogletId, Tick>,
+    /// The next deadline of each loglet that has one, the earliest first.
+    due: BTreeSet<(Tick, LogletId)>,
+    /// The same by loglet.
+    due_at: BTreeMap<LogletId, Tick>,
     committed: u64,
 }
 
@@ -91,8 +92,8 @@ impl Sequencer {
             loglets: BTreeMap::new(),
             closed: BTreeSet::new(),
             touched: BTreeSet::new(),
-            watch: BTreeSet::new(),
-            watched: BTreeMap::new(),
+            due: BTreeSet::new(),
+            due_at: BTreeMap::new(),
             committed: 0,
         }
     }
@@ -228,16 +229,16 @@ impl Role for Sequencer {
     fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
 
     fn deadline(&self) -> Option<Tick> {
-        self.watch.first().map(|(at, _)| *at)
+        self.due.first().map(|(at, _)| *at)
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
-        while let Some((at, loglet)) = self.watch.first().copied() {
+        while let Some((at, loglet)) = self.due.first().copied() {
             if at > now {
                 break;
             }
-            self.watch.pop_first();
-            self.watched.remove(&loglet);
+            self.due.pop_first();
+            self.due_at.remove(&loglet);
             self.look_after(now, loglet, out);
             self.touched.insert(loglet);
         }

@@ -59,7 +59,7 @@ impl Sequencer {
             return self.close(now, loglet, out);
         }
         self.send(now, loglet, out);
-        self.watch(now, loglet);
+        self.set_due(now, loglet);
     }
 
     /// Handles a sealed majority: all offsets in flight and all later ones fail (native §4). What remains is to answer their appends.
@@ -75,11 +75,11 @@ impl Sequencer {
         let enough = ordering.seal_done || ordering.sealed_servers() >= ordering.config.quorum();
         let done = enough && !ordering.sealing;
         if done {
-            self.unwatch(loglet);
+            self.clear_due(loglet);
             self.loglets.remove(&loglet);
             self.closed.insert(loglet);
         } else {
-            self.watch(now, loglet);
+            self.set_due(now, loglet);
         }
     }
 
@@ -141,7 +141,7 @@ impl Sequencer {
     }
 
     /// Sets the next deadline of a loglet, at which something may have been lost.
-    fn watch(&mut self, now: Tick, loglet: LogletId) {
+    fn set_due(&mut self, now: Tick, loglet: LogletId) {
         let Some(ordering) = self.loglets.get(&loglet) else { return };
         let resend = self.options.resend_after;
         let mut at: Option<Tick> = None;
@@ -175,16 +175,16 @@ impl Sequencer {
         }
         // Never set a deadline that is due now: a check that changes nothing must not repeat in the same turn.
         let at = at.map(|at| at.max(now.after(Duration::from_millis(1))));
-        self.unwatch(loglet);
+        self.clear_due(loglet);
         if let Some(at) = at {
-            self.watch.insert((at, loglet));
-            self.watched.insert(loglet, at);
+            self.due.insert((at, loglet));
+            self.due_at.insert(loglet, at);
         }
     }
 
-    fn unwatch(&mut self, loglet: LogletId) {
-        if let Some(at) = self.watched.remove(&loglet) {
-            self.watch.remove(&(at, loglet));
+    fn clear_due(&mut self, loglet: LogletId) {
+        if let Some(at) = self.due_at.remove(&loglet) {
+            self.due.remove(&(at, loglet));
         }
     }
 
