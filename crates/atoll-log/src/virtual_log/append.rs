@@ -38,11 +38,11 @@ struct Answer {
     done: Option<Completer<Result<Vec<LogPos>, LogAppendError>>>,
 }
 
-/// One submission.
+/// One submission: records that are appended together and share an answer.
 #[derive(Debug)]
-pub(super) struct Group(Mutex<Answer>);
+pub(super) struct Submission(Mutex<Answer>);
 
-impl Group {
+impl Submission {
     fn settle(&self, index: usize, at: LogPos) {
         let done = {
             let mut a = lock(&self.0);
@@ -94,7 +94,7 @@ pub(super) struct Item {
     /// Number of attempts by this node that may be in the log.
     tries: u32,
     index: usize,
-    group: Arc<Group>,
+    submission: Arc<Submission>,
 }
 
 impl Item {
@@ -103,11 +103,11 @@ impl Item {
     }
 
     pub(super) fn settle(self, at: LogPos) {
-        self.group.settle(self.index, at);
+        self.submission.settle(self.index, at);
     }
 
     pub(super) fn fail(self, why: LogAppendError) {
-        self.group.fail(why);
+        self.submission.fail(why);
     }
 
     /// Records that this node sends the record, to be placed at `floor` or above.
@@ -146,7 +146,7 @@ impl Item {
 
     /// Returns true if its submitter is gone and it was never sent, so that it may be left out.
     pub(super) fn may_go(&self) -> bool {
-        self.tries == 0 && self.group.is_abandoned()
+        self.tries == 0 && self.submission.is_abandoned()
     }
 }
 
@@ -168,16 +168,16 @@ impl Shared {
         let (done, wait) = ticket();
         let n = records.len();
         let positions = vec![LogPos::ZERO; n];
-        let group =
-            Arc::new(Group(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
+        let submission =
+            Arc::new(Submission(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
         // The X16 mutant treats a first attempt as if it was made when it arrives.
         let floor = known.filter(|_| !mutant(mutants::X16)).or_else(|| self.floor());
         let items = records.into_iter().enumerate().map(|(index, r)| {
             // Duplicates of the log's own records are harmless, and their names carry no information.
             let foreign = r.floor.is_some() && r.op.client.0 != 0;
             let since = if foreign { r.floor } else { floor };
-            let group = group.clone();
-            Item { op: r.op, payload: r.payload, since, seek: foreign, foreign, tries: 0, index, group }
+            let submission = submission.clone();
+            Item { op: r.op, payload: r.payload, since, seek: foreign, foreign, tries: 0, index, submission }
         });
         self.enqueue(items.collect());
         Ok(wait)
