@@ -8,7 +8,7 @@ use atoll_door::{DATABASE_LOG, NodeView};
 use crate::members::Members;
 use crate::policy::Guardian;
 use crate::replica::is_in_service;
-use crate::space::Space;
+use crate::space_alarm::SpaceAlarm;
 
 /// For this long after the start, a node that has not been heard from yet counts as alive, because it may not have had time to report.
 const UNHEARD_FOR: Duration = Duration::from_secs(10);
@@ -17,15 +17,15 @@ const UNHEARD_FOR: Duration = Duration::from_secs(10);
 pub(crate) struct DoorView {
     members: Members,
     guardian: Guardian,
-    space: Space,
+    space_alarm: SpaceAlarm,
     started: Instant,
     /// The configured address at which other nodes reach this one.
     peer: String,
 }
 
 impl DoorView {
-    pub(crate) fn new(members: Members, guardian: Guardian, space: Space, peer: String) -> Self {
-        DoorView { members, guardian, space, started: Instant::now(), peer }
+    pub(crate) fn new(members: Members, guardian: Guardian, space_alarm: SpaceAlarm, peer: String) -> Self {
+        DoorView { members, guardian, space_alarm, started: Instant::now(), peer }
     }
 }
 
@@ -59,7 +59,7 @@ impl NodeView for DoorView {
     }
 
     fn is_short_of_space(&self) -> bool {
-        self.space.is_short()
+        self.space_alarm.is_short()
     }
 
     fn peer_address(&self) -> String {

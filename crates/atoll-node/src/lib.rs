@@ -10,7 +10,7 @@
 //! | `backend.rs`, `door_view.rs` | what the doors see of the node |
 //! | `door_threads.rs` | the threads on which the doors run |
 //! | `descriptors.rs` | how many files and sockets may be open, and how they are allocated |
-//! | `space.rs` | whether the disk has room for more data |
+//! | `space_alarm.rs` | whether the disk has room for more data |
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | which nodes are members, and which are up |
 //! | `logs.rs` | the virtual logs that this node knows |
@@ -35,7 +35,7 @@ pub mod operations;
 pub mod policy;
 pub mod replica;
 pub mod settings;
-pub mod space;
+pub mod space_alarm;
 mod start;
 pub mod survey;
 

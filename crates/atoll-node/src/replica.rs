@@ -9,7 +9,7 @@ use atoll_door::DATABASE_LOG;
 
 use crate::members::Members;
 use crate::mutants;
-use crate::space::Space;
+use crate::space_alarm::SpaceAlarm;
 
 /// Where the state of the database is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct DatabaseCell {
     /// Where the server role that answers peers finds the replica.
     pub shelf: Shelf,
     /// Whether the disk has room for more data.
-    pub space: Space,
+    pub space_alarm: SpaceAlarm,
 }
 
 impl DatabaseCell {

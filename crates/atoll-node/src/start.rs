@@ -457,12 +457,12 @@ impl Rest {
         let Rest { config, listeners, plan, stopping } = self;
         let parts = &up.parts;
         let database = database::open(&config, parts, &mut doors).map_err(Box::new)?;
-        let space = parts.database.space.clone();
+        let alarm = parts.database.space_alarm.clone();
         if let Some(database) = &database {
             tokio::spawn(database::watch(database.clone()));
-            tokio::spawn(space.clone().watch(config.data, config.least_free_bytes));
+            tokio::spawn(alarm.clone().watch(config.data, config.least_free_bytes));
         }
-        let node = DoorView::new(parts.members.clone(), parts.guardian.clone(), space, config.peer);
+        let node = DoorView::new(parts.members.clone(), parts.guardian.clone(), alarm, config.peer);
         let connections = plan.of_door;
         let open = DoorUp { database, node: Arc::new(node), listeners, connections, stopping };
         for door in doors {

@@ -15,9 +15,9 @@ const WARNED_AT: u64 = 4;
 
 /// Reports to the doors whether space is short. Clones are cheap and share the same state.
 #[derive(Clone, Debug, Default)]
-pub struct Space(Arc<AtomicBool>);
+pub struct SpaceAlarm(Arc<AtomicBool>);
 
-impl Space {
+impl SpaceAlarm {
     /// Whether the disk is nearly full. The doors then refuse requests that make the data grow, before anything is replicated.
     pub fn is_short(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -69,11 +69,11 @@ mod tests {
     async fn what_is_free_is_held_against_the_least() {
         let folder = tempfile::tempdir().unwrap();
         for (least_bytes, short) in [(0, false), (u64::MAX, true)] {
-            let space = Space::default();
-            let watching = tokio::spawn(space.clone().watch(folder.path().to_owned(), least_bytes));
+            let alarm = SpaceAlarm::default();
+            let watching = tokio::spawn(alarm.clone().watch(folder.path().to_owned(), least_bytes));
             // The first check comes before the first pause.
             tokio::task::yield_now().await;
-            assert_eq!(space.is_short(), short, "{least_bytes}");
+            assert_eq!(alarm.is_short(), short, "{least_bytes}");
             watching.abort();
         }
     }
