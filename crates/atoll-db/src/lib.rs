@@ -46,6 +46,6 @@ pub use replica::{Halt, HashAt};
 pub use store::{
     Bound, FjallStore, MemoryStore, Owner, OwnerError, Persistence, Store, StoreError, StoreSnapshot,
 };
-pub use transfer::{Fault, ReplicaRole, Rot, Shelf};
+pub use transfer::{ReplicaRole, Rot, RotKind, Shelf};
 pub use tx::{Savepoint, Tx};
 pub use view::{Scan, View};

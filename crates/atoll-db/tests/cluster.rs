@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{NodeId, Ticket};
-use atoll_db::{BarrierError, Direction, Fault, Finding, Halt, KeyRange, OutOfService, ProposeError};
+use atoll_db::{BarrierError, Direction, Finding, Halt, KeyRange, OutOfService, ProposeError, RotKind};
 use common::world::World;
 use common::{add, items};
 
@@ -155,7 +155,7 @@ fn a_store_that_was_altered_is_found_and_refilled() {
     let health = world.nodes[1].db.health();
     let [Finding::Rot(rot)] = &health.found[..] else { panic!("{health:?}") };
     assert!(rot.keys.contains(b"\x01u00001") && !rot.keys.contains(b"\x01u00060"), "{rot}");
-    assert!(matches!(rot.fault, Fault::Differs { written, read } if written != read), "{rot}");
+    assert!(matches!(rot.kind, RotKind::Differs { written, read } if written != read), "{rot}");
     assert_eq!((health.refills, health.withheld), (1, None));
     assert_eq!(health.scrubbed.unwrap().wrong, None, "after the refill it is well");
     assert_eq!(world.nodes[1].engine.view().get(b"u00001").unwrap().unwrap(), "1");

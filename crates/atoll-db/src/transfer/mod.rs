@@ -28,7 +28,7 @@ pub(crate) use inquiry::Inquiry;
 pub use message::{
     AskHash, AskReplica, AskService, ChunkTold, FetchChunk, HashNow, HashTold, ReplicaTold, ServiceTold,
 };
-pub use scrub::{Fault, Rot, Scrubbed};
+pub use scrub::{Rot, RotKind, Scrubbed};
 pub(crate) use server::Source;
 pub use server::{ReplicaRole, Shelf};
 pub(crate) use upkeep::Upkeep;

@@ -42,14 +42,14 @@ pub struct Rot {
     /// The first position that the scrubbed state does not include.
     pub below: LogPos,
     /// How the damage was detected.
-    pub fault: Fault,
+    pub kind: RotKind,
     /// The number of other damaged ranges.
     pub more: u64,
 }
 
 /// How damage to the store was detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum RotKind {
     /// The range cannot be read.
     Unreadable(StoreError),
     /// The range can be read, but its contents are not what was written.
@@ -69,9 +69,9 @@ impl fmt::Display for Rot {
             None => write!(f, "on")?,
         }
         write!(f, ", entries below {}: ", self.below)?;
-        match &self.fault {
-            Fault::Unreadable(error) => write!(f, "{error}")?,
-            Fault::Differs { written, read } => {
+        match &self.kind {
+            RotKind::Unreadable(error) => write!(f, "{error}")?,
+            RotKind::Differs { written, read } => {
                 write!(f, "the hash of what was written is {written:032x}, of what is read {read:032x}")?;
             }
         }
@@ -116,7 +116,7 @@ pub(super) async fn scrub(
         .and_then(|record| Ok((record, Ranges::read(&*scrub.base, u64::MAX)?)))
     {
         Err(error) if error.can_pass() => return None,
-        Err(error) => scrub.found(engine, Fault::Unreadable(error)),
+        Err(error) => scrub.found(engine, RotKind::Unreadable(error)),
         Ok((record, ranges)) => {
             scrub.done.below = record.next;
             for (index, row) in ranges.rows.iter().enumerate() {
@@ -127,7 +127,7 @@ pub(super) async fn scrub(
             }
             // The engine keeps both consistent, so they can differ only if one of them is damaged.
             if ranges.total() != record.hash && scrub.done.wrong.is_none() {
-                scrub.found(engine, Fault::Differs { written: record.hash, read: ranges.total() });
+                scrub.found(engine, RotKind::Differs { written: record.hash, read: ranges.total() });
             }
         }
     }
@@ -135,11 +135,11 @@ pub(super) async fn scrub(
 }
 
 impl Scrub<'_> {
-    fn found(&mut self, keys: KeyRange, fault: Fault) {
+    fn found(&mut self, keys: KeyRange, kind: RotKind) {
         let below = self.done.below;
         match &mut self.done.wrong {
             Some(first) => first.more += 1,
-            None => self.done.wrong = Some(Rot { keys, below, fault, more: 0 }),
+            None => self.done.wrong = Some(Rot { keys, below, kind, more: 0 }),
         }
     }
 
@@ -156,7 +156,7 @@ impl Scrub<'_> {
                 Err(error) if error.can_pass() => return None,
                 Err(error) => {
                     hit("db.scrub.unreadable");
-                    self.found(range, Fault::Unreadable(error));
+                    self.found(range, RotKind::Unreadable(error));
                     return Some(());
                 }
             };
@@ -177,7 +177,7 @@ impl Scrub<'_> {
         }
         if read != written {
             hit("db.scrub.differs");
-            self.found(range, Fault::Differs { written, read });
+            self.found(range, RotKind::Differs { written, read });
         }
         Some(())
     }
