@@ -10,7 +10,7 @@ use tokio::net::TcpSocket;
 
 use crate::serve::StatePlace;
 use crate::serve::config::{Config, Overrules, Roles};
-use crate::serve::reader::Faults;
+use crate::serve::reader::ConfigFaults;
 
 /// Default of `--base-port`.
 pub const BASE_PORT: u16 = 7400;
@@ -135,7 +135,7 @@ pub enum PlanError {
     },
     /// An existing configuration file cannot be used.
     #[error("{0}")]
-    Config(Faults),
+    Config(ConfigFaults),
     /// A port is taken.
     #[error(
         "node {id} cannot listen on {address}: {error}; is another `atoll dev` running? --base-port moves all ports, 0 finds free ones"

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{Fault, Faults, Source, Table, Tables, integer, text, texts, within};
+use super::reader::{ConfigFault, ConfigFaults, Source, Table, Tables, integer, text, texts, within};
 
 /// Largest configuration file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -150,8 +150,11 @@ impl Config {
     ///
     /// # Errors
     /// Returns every fault of the file. Nothing was started.
-    pub fn load(file: &Path, over: &Overrules) -> Result<Config, Faults> {
-        let fault = |what| Faults { file: file.to_owned(), faults: vec![Fault { line: None, what }] };
+    pub fn load(file: &Path, over: &Overrules) -> Result<Config, ConfigFaults> {
+        let fault = |what| ConfigFaults {
+            file: file.to_owned(),
+            faults: vec![ConfigFault { line: None, what }],
+        };
         let size = std::fs::metadata(file).map_err(|e| fault(format!("cannot be read: {e}")))?.len();
         if size > MAX_FILE_BYTES {
             return Err(fault(format!("has {size} bytes; a configuration has {MAX_FILE_BYTES} at most")));
@@ -164,7 +167,7 @@ impl Config {
     ///
     /// # Errors
     /// Returns every fault.
-    pub fn without_file(over: &Overrules) -> Result<Config, Faults> {
+    pub fn without_file(over: &Overrules) -> Result<Config, ConfigFaults> {
         Config::parse(Path::new("command line"), "", over)
     }
 
@@ -172,14 +175,14 @@ impl Config {
     ///
     /// # Errors
     /// Returns every fault of the text.
-    pub fn parse(file: &Path, text: &str, over: &Overrules) -> Result<Config, Faults> {
+    pub fn parse(file: &Path, text: &str, over: &Overrules) -> Result<Config, ConfigFaults> {
         let mut source = Source::new(text);
         let config = source.tables().and_then(|tables| read(&mut source, file, &tables, over));
         match config {
             Some(config) => source.finish(file, config),
-            None => Err(source.finish(file, ()).err().unwrap_or_else(|| Faults {
+            None => Err(source.finish(file, ()).err().unwrap_or_else(|| ConfigFaults {
                 file: file.to_owned(),
-                faults: vec![Fault { line: None, what: "cannot be used".into() }],
+                faults: vec![ConfigFault { line: None, what: "cannot be used".into() }],
             })),
         }
     }

@@ -18,7 +18,7 @@ const MAX_FAULTS: usize = 50;
 
 /// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigFault {
     /// Line of the file, from 1; None if something is missing.
     pub line: Option<usize>,
     /// What is wrong, with the name of the setting, the given value and the allowed ones.
@@ -27,14 +27,14 @@ pub struct Fault {
 
 /// A configuration that cannot be used, with all its faults. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Faults {
+pub struct ConfigFaults {
     /// The file, or the name of another source.
     pub file: PathBuf,
     /// At least one, in the order of the file; 50 at most.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for ConfigFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, fault) in self.faults.iter().enumerate() {
             if i > 0 {
@@ -50,13 +50,13 @@ impl fmt::Display for Faults {
     }
 }
 
-impl std::error::Error for Faults {}
+impl std::error::Error for ConfigFaults {}
 
 /// The text, and the faults found so far.
 #[derive(Debug)]
 pub struct Source<'a> {
     text: &'a str,
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
 }
 
 impl<'a> Source<'a> {
@@ -73,17 +73,17 @@ impl<'a> Source<'a> {
     pub fn fault(&mut self, at: Option<usize>, what: String) {
         if self.faults.len() < MAX_FAULTS {
             let line = at.map(|at| self.line_of(at));
-            self.faults.push(Fault { line, what });
+            self.faults.push(ConfigFault { line, what });
         }
     }
 
     /// Returns `value` if there are no faults, otherwise the faults in the order of the file.
-    pub fn finish<T>(mut self, file: &Path, value: T) -> Result<T, Faults> {
+    pub fn finish<T>(mut self, file: &Path, value: T) -> Result<T, ConfigFaults> {
         if self.faults.is_empty() {
             return Ok(value);
         }
         self.faults.sort_by_key(|f| f.line.unwrap_or(usize::MAX));
-        Err(Faults { file: file.to_owned(), faults: self.faults })
+        Err(ConfigFaults { file: file.to_owned(), faults: self.faults })
     }
 
     /// Returns the tables of the text, after a check that they contain only known settings. None if the text is not TOML.

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::config::{Config, MAX_FILE_BYTES, Overrules, good_address};
-use super::reader::{Fault, Faults, shown};
+use super::reader::{ConfigFault, ConfigFaults, shown};
 
 /// The folder of the node below `dataDir`. ZooKeeper's own files there are left alone.
 const FOLDER: &str = "atoll";
@@ -115,8 +115,8 @@ pub struct Translated {
 ///
 /// # Errors
 /// Returns every fault of the file. Nothing was started.
-pub fn load(file: &Path, over: &Overrules) -> Result<Translated, Faults> {
-    let fault = |what| Faults { file: file.to_owned(), faults: vec![Fault { line: None, what }] };
+pub fn load(file: &Path, over: &Overrules) -> Result<Translated, ConfigFaults> {
+    let fault = |what| ConfigFaults { file: file.to_owned(), faults: vec![ConfigFault { line: None, what }] };
     let size = std::fs::metadata(file).map_err(|e| fault(format!("cannot be read: {e}")))?.len();
     if size > MAX_FILE_BYTES {
         return Err(fault(format!("has {size} bytes; a configuration has {MAX_FILE_BYTES} at most")));
@@ -129,7 +129,7 @@ pub fn load(file: &Path, over: &Overrules) -> Result<Translated, Faults> {
 ///
 /// # Errors
 /// Returns every fault of the text.
-pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated, Faults> {
+pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated, ConfigFaults> {
     let mut writer = Writer::default();
     let lines = properties(text, &mut writer.faults);
     let mut seen = BTreeMap::new();
@@ -157,12 +157,12 @@ struct Writer {
     tables: BTreeMap<String, Vec<(String, String, usize, String)>>,
     peers: Vec<(usize, String, String)>,
     notes: Vec<(usize, String)>,
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
 }
 
 impl Writer {
     fn fault(&mut self, line: usize, what: String) {
-        self.faults.push(Fault { line: Some(line), what });
+        self.faults.push(ConfigFault { line: Some(line), what });
     }
 
     fn note(&mut self, line: usize, what: String) {
@@ -178,7 +178,7 @@ impl Writer {
         self.set(table, key, quoted(value), line, original);
     }
 
-    fn finish(self, file: &Path, over: &Overrules) -> Result<Translated, Faults> {
+    fn finish(self, file: &Path, over: &Overrules) -> Result<Translated, ConfigFaults> {
         let Writer { tables, peers, mut notes, mut faults } = self;
         // For each line that is written here, the line and the name in the original.
         let (mut text, mut origins) = (String::new(), Vec::new());
@@ -215,13 +215,13 @@ impl Writer {
                     let origin = fault.line.and_then(|l| origins.get(l - 1)?.clone());
                     match origin {
                         Some((line, name)) => {
-                            Fault { line: Some(line), what: format!("`{name}`: {}", fault.what) }
+                            ConfigFault { line: Some(line), what: format!("`{name}`: {}", fault.what) }
                         }
-                        None => Fault { line: None, what: fault.what },
+                        None => ConfigFault { line: None, what: fault.what },
                     }
                 }));
                 faults.sort_by_key(|f| f.line.unwrap_or(usize::MAX));
-                Err(Faults { file: file.to_owned(), faults })
+                Err(ConfigFaults { file: file.to_owned(), faults })
             }
         }
     }
@@ -244,7 +244,7 @@ fn quoted(value: &str) -> String {
 }
 
 /// Returns the lines of a Java properties file.
-fn properties(text: &str, faults: &mut Vec<Fault>) -> Vec<Line> {
+fn properties(text: &str, faults: &mut Vec<ConfigFault>) -> Vec<Line> {
     let mut out = Vec::new();
     let mut lines = (1..).zip(text.lines());
     while let Some((number, line)) = lines.next() {
@@ -262,7 +262,7 @@ fn properties(text: &str, faults: &mut Vec<Fault>) -> Vec<Line> {
         match property(&whole) {
             Ok((key, value)) => out.push(Line { number, key, value: value.trim_end().to_owned() }),
             Err(what) => {
-                faults.push(Fault { line: Some(number), what: format!("{}: {what}", shown(&whole)) })
+                faults.push(ConfigFault { line: Some(number), what: format!("{}: {what}", shown(&whole)) })
             }
         }
     }
@@ -384,7 +384,7 @@ fn write_node(file: &Path, over: &Overrules, get: &Get<'_>, members: &[Server], 
     let Some(data) = get("dataDir") else {
         if over.data.is_none() {
             let what = "`dataDir` is missing; allowed: the path of a folder, or `--data DIR`".to_owned();
-            writer.faults.push(Fault { line: None, what });
+            writer.faults.push(ConfigFault { line: None, what });
         }
         if let Some(first) = members.first() {
             writer.fault(
