@@ -9,7 +9,7 @@ use atoll_core::testing::hit;
 use atoll_core::{Caller, Class, Effects, Lsn, NodeId, Space, Tick};
 
 use super::LogServer;
-use super::replica::Replica;
+use super::loglet_copy::LogletCopy;
 use crate::back_fill;
 use crate::loglet::ServerSet;
 use crate::message::*;
@@ -28,8 +28,8 @@ impl LogServer {
             Ok(sealed) => sealed,
             Err(verdict) => return self.answer(from, m.loglet, verdict, Lsn::NONE, out),
         };
-        if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
-            replica.protocol.ends_at = replica.protocol.ends_at.max(Some(m.upto));
+        if let Some(copy) = self.kept.loglets.get_mut(&m.loglet) {
+            copy.protocol.ends_at = copy.protocol.ends_at.max(Some(m.upto));
         }
         if reveals == Lsn::NONE {
             self.learn_sealed_tail(m.loglet, out);
@@ -37,13 +37,13 @@ impl LogServer {
         self.answer(from, m.loglet, Verdict::Done {}, reveals, out);
     }
 
-    /// Makes the reported end the known tail of a sealed replica, durably, so that a restart remembers which entries are missing.
+    /// Makes the reported end the known tail of a sealed copy, durably, so that a restart remembers which entries are missing.
     pub(super) fn learn_sealed_tail(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
-        if let Some(end) = replica.protocol.ends_at {
-            let up = replica.raise_known_tail(end);
-            if up || !replica.settled {
-                let known_tail = replica.known_tail;
+        let Some(copy) = self.kept.loglets.get_mut(&loglet) else { return };
+        if let Some(end) = copy.protocol.ends_at {
+            let up = copy.raise_known_tail(end);
+            if up || !copy.settled {
+                let known_tail = copy.known_tail;
                 self.kept.stage_known(loglet, known_tail, out);
             }
             self.doubtful.remove(&loglet);
@@ -53,12 +53,12 @@ impl LogServer {
 
     /// Notes, after a restart, which entries are missing below the known tails, and which loglets may have been sealed meanwhile.
     pub(super) fn doubt_everything(&mut self) {
-        for (loglet, replica) in &mut self.kept.loglets {
-            replica.protocol.told_tail = replica.local_tail;
-            if replica.lags() {
-                self.lagging.insert(*loglet, replica.known_tail);
+        for (loglet, copy) in &mut self.kept.loglets {
+            copy.protocol.told_tail = copy.local_tail;
+            if copy.lags() {
+                self.lagging.insert(*loglet, copy.known_tail);
             }
-            if !replica.settled {
+            if !copy.settled {
                 self.doubtful.insert(*loglet);
             }
         }
@@ -70,8 +70,8 @@ impl LogServer {
     /// Marks the loglets that are shared with a peer that is reachable again as doubtful: this server may have missed a seal that the peer
     /// knows of.
     pub(super) fn doubt_shared_with(&mut self, now: Tick, peer: NodeId) {
-        for (loglet, replica) in &self.kept.loglets {
-            if !replica.settled && replica.protocol.config.storage_of(peer).is_some() {
+        for (loglet, copy) in &self.kept.loglets {
+            if !copy.settled && copy.protocol.config.storage_of(peer).is_some() {
                 self.doubtful.insert(*loglet);
                 self.next_look.get_or_insert(now.after(self.options.fill_after));
             }
@@ -86,8 +86,8 @@ impl LogServer {
         let later = earlier.split_off(&LogletId(self.last_filled.0.saturating_add(1)));
         for (loglet, known_then) in later.into_iter().chain(earlier) {
             self.fill(loglet, known_then, out);
-            if let Some(replica) = self.kept.loglets.get(&loglet).filter(|r| r.lags()) {
-                keep.insert(loglet, replica.known_tail);
+            if let Some(copy) = self.kept.loglets.get(&loglet).filter(|r| r.lags()) {
+                keep.insert(loglet, copy.known_tail);
             }
         }
         self.lagging = keep;
@@ -102,18 +102,16 @@ impl LogServer {
         if self.fills >= self.options.max_fills || out.space() != Space::Plenty {
             return;
         }
-        let Some(replica) = self.kept.loglets.get_mut(&loglet).filter(|r| !r.protocol.filling) else {
-            return;
-        };
-        let gaps = replica.runs.missing(known_then, GAPS_PER_FILL);
+        let Some(copy) = self.kept.loglets.get_mut(&loglet).filter(|r| !r.protocol.filling) else { return };
+        let gaps = copy.runs.missing(known_then, GAPS_PER_FILL);
         if gaps.is_empty() {
             return;
         }
         hit("native.server.back_fill");
-        replica.protocol.filling = true;
+        copy.protocol.filling = true;
         self.fills += 1;
         self.last_filled = loglet;
-        let group = group(&self.env, loglet, replica);
+        let group = group(&self.env, loglet, copy);
         out.run("native.back_fill", Box::pin(back_fill::back_fill(group, gaps)));
     }
 
@@ -140,14 +138,14 @@ impl LogServer {
         }
         let next = LogletId(self.last_checked.0.saturating_add(1));
         while let Some(loglet) = self.doubtful.range(next..).chain(&self.doubtful).next().copied() {
-            let Some(replica) = self.kept.loglets.get(&loglet).filter(|r| !r.settled) else {
+            let Some(copy) = self.kept.loglets.get(&loglet).filter(|r| !r.settled) else {
                 self.doubtful.remove(&loglet);
                 continue;
             };
             hit("native.server.check_doubtful");
             self.checking = true;
             self.last_checked = loglet;
-            let group = group(&self.env, loglet, replica);
+            let group = group(&self.env, loglet, copy);
             out.run("native.check_doubtful", Box::pin(check(group)));
             return;
         }
@@ -175,9 +173,9 @@ impl LogServer {
         self.fills = self.fills.saturating_sub(1);
         let known_then = self.lagging.get(&m.loglet).copied().unwrap_or_default();
         let mut lacks = false;
-        if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
-            replica.protocol.filling = false;
-            lacks = !replica.runs.missing(known_then, 1).is_empty();
+        if let Some(copy) = self.kept.loglets.get_mut(&m.loglet) {
+            copy.protocol.filling = false;
+            lacks = !copy.runs.missing(known_then, 1).is_empty();
         }
         self.touched.insert(m.loglet);
         // After a success, start the next back-fill at once, because a node that returns may lack entries of a thousand loglets. After a
@@ -188,9 +186,9 @@ impl LogServer {
     }
 }
 
-fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> ServerSet {
-    let config = (*replica.protocol.config).clone();
-    ServerSet::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
+fn group(env: &atoll_core::Env, loglet: LogletId, copy: &LogletCopy) -> ServerSet {
+    let config = (*copy.protocol.config).clone();
+    ServerSet::new(env.clone(), loglet, config, copy.config_bytes.clone(), Default::default())
 }
 
 /// Finds out whether the loglet is sealed, and where it then ends.

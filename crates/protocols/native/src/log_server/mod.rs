@@ -2,15 +2,15 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `replica.rs` | what the protocol adds to the entries of one loglet, and the order rule |
-//! | `store.rs` | Store, Advance, Seal, Repair, Fill: the messages that change a replica |
+//! | `loglet_copy.rs` | what the protocol adds to the entries of one loglet, and the order rule |
+//! | `store.rs` | Store, Advance, Seal, Repair, Fill: the messages that change a copy |
 //! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status, StatusOf |
 //! | `back_fill.rs` | BackFill: how a server gets the entries that it lacks |
 //!
 //! The loglet store journals, reads back and recovers (`atoll_loglet_store::store`).
 
 mod back_fill;
-mod replica;
+mod loglet_copy;
 mod serve;
 mod store;
 
@@ -26,7 +26,7 @@ use atoll_core::{
     Role, Space, StorageId, Stored, Tick,
 };
 
-use self::replica::{Native, Replica};
+use self::loglet_copy::{LogletCopy, Native};
 use super::config::NativeConfig;
 use super::message::*;
 use crate::mutants;
@@ -100,20 +100,20 @@ impl LogServer {
         }
     }
 
-    /// Returns the replica of a loglet. Creates it if the message carries the configuration and this node may serve it.
-    fn replica(
+    /// Returns the copy of a loglet. Creates it if the message carries the configuration and this node may serve it.
+    fn loglet_copy(
         &mut self,
         loglet: LogletId,
         config: &Bytes,
         out: &mut Effects,
-    ) -> Result<&mut Replica, Verdict> {
+    ) -> Result<&mut LogletCopy, Verdict> {
         if !self.kept.loglets.contains_key(&loglet) {
             self.create(loglet, config, out)?;
         }
         self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
-    /// Creates a replica from a full configuration, unless the loglet was deleted (native-T10), and only on the data directory named there
+    /// Creates a copy from a full configuration, unless the loglet was deleted (native-T10), and only on the data directory named there
     /// (native-T8).
     fn create(&mut self, loglet: LogletId, config: &Bytes, out: &mut Effects) -> Result<(), Verdict> {
         if self.kept.is_gone(loglet) {
@@ -143,49 +143,49 @@ impl LogServer {
     }
 
     fn state_of(&self, loglet: LogletId) -> ServerState {
-        self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |replica| replica.state())
+        self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |copy| copy.state())
     }
 
     fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
         out.reply(to, Answer { verdict, state: self.state_of(loglet) }, reveals);
     }
 
-    /// Posts the pending report of a replica, if there is one, to the sequencer. It leaves only once the state that it shows is durable.
+    /// Posts the pending report of a copy, if there is one, to the sequencer. It leaves only once the state that it shows is durable.
     fn post_news(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
-        let Some(verdict) = replica.protocol.news.take() else { return };
-        let (state, reveals) = match replica.seal {
-            Sealing::Staged(lsn) => (replica.staged_state(), lsn),
-            _ => (replica.state(), Lsn::NONE),
+        let Some(copy) = self.kept.loglets.get_mut(&loglet) else { return };
+        let Some(verdict) = copy.protocol.news.take() else { return };
+        let (state, reveals) = match copy.seal {
+            Sealing::Staged(lsn) => (copy.staged_state(), lsn),
+            _ => (copy.state(), Lsn::NONE),
         };
-        post_standing(replica, loglet, verdict, state, reveals, out);
+        post_standing(copy, loglet, verdict, state, reveals, out);
     }
 
-    /// Handles state that has become durable: updates the replica, and answers those who wait for it.
+    /// Handles state that has become durable: updates the copy, and answers those who wait for it.
     fn on_durable_news(&mut self, news: Durable, out: &mut Effects) {
         let (Durable::Entries(loglet) | Durable::Filled(loglet) | Durable::Seal(loglet)) = news;
-        let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
+        let Some(copy) = self.kept.loglets.get_mut(&loglet) else { return };
         self.touched.insert(loglet);
         match news {
             Durable::Filled(_) => {}
             Durable::Entries(_) => {
-                let sealed = replica.seal == Sealing::Sealed;
+                let sealed = copy.seal == Sealing::Sealed;
                 if sealed && mutant(mutants::NATIVE_T4) {
-                    let state = ServerState { sealed: false, ..replica.state() };
-                    post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);
+                    let state = ServerState { sealed: false, ..copy.state() };
+                    post_standing(copy, loglet, Verdict::Done {}, state, Lsn::NONE, out);
                 }
-                replica.protocol.tell(if sealed { Verdict::Sealed {} } else { Verdict::Done {} });
+                copy.protocol.tell(if sealed { Verdict::Sealed {} } else { Verdict::Done {} });
             }
             Durable::Seal(_) => {
-                if replica.local_tail > replica.protocol.told_tail && replica.seal != Sealing::Sealed {
+                if copy.local_tail > copy.protocol.told_tail && copy.seal != Sealing::Sealed {
                     // These entries were stored before the seal and are part of its tail. Answer them here (native-T4), so that the
                     // outcome of their appends does not become unknown.
                     hit("native.server.stores_finished_by_seal");
-                    let state = replica.state();
-                    post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);
+                    let state = copy.state();
+                    post_standing(copy, loglet, Verdict::Done {}, state, Lsn::NONE, out);
                 }
-                replica.seal = Sealing::Sealed;
-                replica.protocol.news = Some(Verdict::Sealed {});
+                copy.seal = Sealing::Sealed;
+                copy.protocol.news = Some(Verdict::Sealed {});
                 self.learn_sealed_tail(loglet, out);
             }
         }
@@ -221,19 +221,19 @@ impl LogServer {
 
 /// Posts the cumulative report to the sequencer (contracts §3.6).
 fn post_standing(
-    replica: &mut Replica,
+    copy: &mut LogletCopy,
     loglet: LogletId,
     verdict: Verdict,
     state: ServerState,
     reveals: Lsn,
     out: &mut Effects,
 ) {
-    let (round, expects) = (replica.protocol.round, replica.staged_tail);
+    let (round, expects) = (copy.protocol.round, copy.staged_tail);
     if !state.sealed {
-        replica.protocol.told_tail = state.local_tail;
+        copy.protocol.told_tail = state.local_tail;
     }
     let message = StoredUpTo { loglet, verdict, round, expects, state };
-    out.post(replica.protocol.config.sequencer.0, Class::Data, SEQUENCER, message, reveals);
+    out.post(copy.protocol.config.sequencer.0, Class::Data, SEQUENCER, message, reveals);
 }
 
 impl Role for LogServer {
@@ -271,11 +271,11 @@ impl Role for LogServer {
         for loglet in std::mem::take(&mut self.touched) {
             self.post_news(loglet, out);
             self.wake_waiters(loglet, out);
-            if let Some(replica) = self.kept.loglets.get(&loglet)
-                && replica.lags()
+            if let Some(copy) = self.kept.loglets.get(&loglet)
+                && copy.lags()
                 && !self.lagging.contains_key(&loglet)
             {
-                self.lagging.insert(loglet, replica.known_tail);
+                self.lagging.insert(loglet, copy.known_tail);
                 self.next_look.get_or_insert(now.after(self.options.fill_after));
             }
         }

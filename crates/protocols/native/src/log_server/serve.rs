@@ -1,4 +1,4 @@
-//! The messages that query a replica or give up parts of it: Info, Wait, Read, Trim, Delete, Status, StatusOf.
+//! The messages that query a copy or give up parts of it: Info, Wait, Read, Trim, Delete, Status, StatusOf.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use atoll_core::testing::{hit, mutant};
 use atoll_core::{Caller, Effects, Lsn, Space, Tick};
 
 use super::LogServer;
-use super::replica::Replica;
+use super::loglet_copy::LogletCopy;
 use crate::message::*;
 use crate::mutants;
 use atoll_loglet_store::store::{ReadOutcome, Sealing, Waiter};
 
-fn reached(replica: &Replica, waiter: &Waiter) -> bool {
+fn reached(copy: &LogletCopy, waiter: &Waiter) -> bool {
     let deaf = mutant(if waiter.known_only { mutants::NATIVE_T18 } else { mutants::NATIVE_T3 });
-    (replica.seal == Sealing::Sealed && !deaf)
-        || replica.known_tail >= waiter.target
-        || (!waiter.known_only && replica.local_tail >= waiter.target)
+    (copy.seal == Sealing::Sealed && !deaf)
+        || copy.known_tail >= waiter.target
+        || (!waiter.known_only && copy.local_tail >= waiter.target)
 }
 
 impl LogServer {
     pub(super) fn on_info(&mut self, from: Caller, m: Info, out: &mut Effects) {
-        let verdict = match self.replica(m.loglet, &m.config, out) {
+        let verdict = match self.loglet_copy(m.loglet, &m.config, out) {
             Ok(_) => Verdict::Done {},
             Err(verdict) => verdict,
         };
@@ -32,7 +32,7 @@ impl LogServer {
         let patience = Duration::from_millis(m.patience_ms.into());
         let waiter = Waiter { caller: from, loglet: m.loglet, target: m.target, known_only: m.known_only };
         let closed = out.space() == Space::Closed;
-        let verdict = match self.replica(m.loglet, &m.config, out).map(|r| reached(r, &waiter)) {
+        let verdict = match self.loglet_copy(m.loglet, &m.config, out).map(|r| reached(r, &waiter)) {
             Ok(reached) if !reached && !closed && self.waits.push(now, patience, waiter) => return,
             Ok(_) => Verdict::Done {},
             Err(verdict) => verdict,
@@ -42,8 +42,8 @@ impl LogServer {
 
     /// Answers the waiters whose tail is reached, or all of them once the loglet is sealed (native-T18).
     pub(super) fn wake_waiters(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(replica) = self.kept.loglets.get(&loglet) else { return };
-        for waiter in self.waits.take(loglet, |w| reached(replica, w)) {
+        let Some(copy) = self.kept.loglets.get(&loglet) else { return };
+        for waiter in self.waits.take(loglet, |w| reached(copy, w)) {
             self.answer(waiter.caller, loglet, Verdict::Done {}, Lsn::NONE, out);
         }
     }
@@ -55,12 +55,12 @@ impl LogServer {
             None if self.kept.is_gone(loglet) => {
                 return self.no_entries(from, loglet, Verdict::Gone {}, out);
             }
-            Some(replica) if m.from < replica.trim => {
+            Some(copy) if m.from < copy.trim => {
                 return self.no_entries(from, loglet, Verdict::Trimmed {}, out);
             }
-            Some(replica) if mutant(mutants::NATIVE_T11) => {
-                if replica.runs.holding(m.from).is_none()
-                    && let Some((first, run)) = replica.runs.next_from(m.from)
+            Some(copy) if mutant(mutants::NATIVE_T11) => {
+                if copy.runs.holding(m.from).is_none()
+                    && let Some((first, run)) = copy.runs.next_from(m.from)
                 {
                     range = first..first.plus(run.count.into());
                 }
@@ -116,7 +116,7 @@ impl LogServer {
         if out.space() == Space::Closed {
             return self.answer(from, loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
         }
-        if let Err(verdict) = self.replica(loglet, &m.config, out) {
+        if let Err(verdict) = self.loglet_copy(loglet, &m.config, out) {
             return self.answer(from, loglet, verdict, Lsn::NONE, out);
         }
         let reveals = self.kept.stage_trim(loglet, m.to, out);
@@ -137,7 +137,7 @@ impl LogServer {
     }
 
     pub(super) fn on_status(&mut self, from: Caller, m: Status, out: &mut Effects) {
-        let (loglets, more) = status_page(&self.kept, m.above, Replica::state);
+        let (loglets, more) = status_page(&self.kept, m.above, LogletCopy::state);
         out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }
 
@@ -145,7 +145,7 @@ impl LogServer {
         let more = m.loglets.len() > STATUS_PAGE;
         let wanted = m.loglets.into_iter().take(STATUS_PAGE);
         let here = wanted.filter_map(|id| Some((id, self.kept.loglets.get(&id)?)));
-        let loglets = here.map(|(id, replica)| status_of(id, replica, replica.state())).collect();
+        let loglets = here.map(|(id, copy)| status_of(id, copy, copy.state())).collect();
         out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }
 }

@@ -1,4 +1,4 @@
-//! The messages that change a replica: Store, Advance, Seal, Repair, Fill (native §4).
+//! The messages that change a copy: Store, Advance, Seal, Repair, Fill (native §4).
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use atoll_core::testing::{hit, mutant};
 use atoll_core::{Caller, Class, DecodeError, Effects, Incarnation, Lsn, Space};
 
 use super::LogServer;
-use super::replica::{Admit, Replica, admit};
+use super::loglet_copy::{Admit, LogletCopy, admit};
 use crate::invariants;
 use crate::message::*;
 use crate::mutants;
@@ -16,8 +16,8 @@ use atoll_loglet_store::parse_counted;
 use atoll_loglet_store::store::Sealing;
 
 /// Returns whether a Store comes from the configured life of the sequencer. Two lives could put two payloads at one offset (native-T6).
-fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
-    replica.protocol.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
+fn from_sequencer(copy: &LogletCopy, from: Caller, life: Incarnation) -> bool {
+    copy.protocol.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
 }
 
 impl LogServer {
@@ -25,64 +25,64 @@ impl LogServer {
     pub(super) fn on_store(&mut self, from: Caller, m: Store, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let (loglet, space) = (m.loglet, out.space());
-        let replica = match self.replica(loglet, &m.config, out) {
-            Ok(replica) => replica,
+        let copy = match self.loglet_copy(loglet, &m.config, out) {
+            Ok(copy) => copy,
             Err(verdict) => {
                 self.post_stranger(from, loglet, m.round, verdict, out);
                 return Ok(());
             }
         };
-        if !from_sequencer(replica, from, m.life) {
+        if !from_sequencer(copy, from, m.life) {
             hit("native.server.wrong_sequencer");
             self.post_stranger(from, loglet, m.round, Verdict::WrongSequencer {}, out);
             return Ok(());
         }
-        replica.protocol.round = m.round;
-        replica.raise_known_tail(m.known_tail);
-        let stage = match (replica.seal, space) {
+        copy.protocol.round = m.round;
+        copy.raise_known_tail(m.known_tail);
+        let stage = match (copy.seal, space) {
             // A sealed server answers Sealed, whether or not it already has the entries (native-T1).
             (Sealing::Sealed | Sealing::Staged(_), _) => {
                 hit("native.server.store_after_seal");
                 let end = m.first.plus(m.count.into());
-                if mutant(mutants::NATIVE_T1) && replica.runs.covers(m.first..end) {
-                    let state = ServerState { sealed: false, local_tail: end, ..replica.state() };
+                if mutant(mutants::NATIVE_T1) && copy.runs.covers(m.first..end) {
+                    let state = ServerState { sealed: false, local_tail: end, ..copy.state() };
                     let verdict = Verdict::Done {};
                     let message = StoredUpTo { loglet, verdict, round: m.round, expects: end, state };
                     out.post(from.node, Class::Data, SEQUENCER, message, Lsn::NONE);
                 }
-                replica.protocol.tell(Verdict::Sealed {});
+                copy.protocol.tell(Verdict::Sealed {});
                 None
             }
             (Sealing::Open, Space::Closed) => {
-                replica.protocol.tell(Verdict::StorageFailed {});
+                copy.protocol.tell(Verdict::StorageFailed {});
                 None
             }
-            (Sealing::Open, _) => match admit(replica, m.first, m.count) {
+            (Sealing::Open, _) => match admit(copy, m.first, m.count) {
                 Admit::From(_) if space == Space::FactsOnly => {
                     hit("native.server.disk_full");
-                    replica.protocol.tell(Verdict::DiskFull {});
+                    copy.protocol.tell(Verdict::DiskFull {});
                     None
                 }
                 Admit::From(at) => Some(at),
                 Admit::Present(lsn) => {
                     hit("native.server.store_again");
-                    check_same(replica, m.first, &batch);
+                    check_same(copy, m.first, &batch);
                     // While the entries are only staged, the answer waits for the sync, after which a report is sent anyway (X1).
                     if lsn <= out.durable() {
-                        replica.protocol.tell(Verdict::Done {});
+                        copy.protocol.tell(Verdict::Done {});
                     }
                     None
                 }
                 Admit::OutOfOrder => {
                     hit("native.server.out_of_order");
-                    replica.protocol.tell(Verdict::OutOfOrder {});
+                    copy.protocol.tell(Verdict::OutOfOrder {});
                     None
                 }
             },
         };
         if let Some(at) = stage {
-            invariants::stored_while_open(replica.seal != Sealing::Open, at);
-            invariants::skips_only_committed(replica.staged_tail, replica.known_tail, at);
+            invariants::stored_while_open(copy.seal != Sealing::Open, at);
+            invariants::skips_only_committed(copy.staged_tail, copy.known_tail, at);
             let skip = at.since(m.first) as usize;
             let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
             self.kept.stage_entries(loglet, at, &rest, false, out);
@@ -100,17 +100,17 @@ impl LogServer {
 
     /// Handles an Advance, which raises the known tail without a Store (X14).
     pub(super) fn on_advance(&mut self, from: Caller, m: Advance) {
-        let Some(replica) = self.kept.loglets.get_mut(&m.loglet) else { return };
-        if !from_sequencer(replica, from, m.life) {
+        let Some(copy) = self.kept.loglets.get_mut(&m.loglet) else { return };
+        if !from_sequencer(copy, from, m.life) {
             return;
         }
-        let up = replica.raise_known_tail(m.known_tail);
+        let up = copy.raise_known_tail(m.known_tail);
         if m.confirm {
-            let verdict = match replica.seal {
+            let verdict = match copy.seal {
                 Sealing::Open => Verdict::Done {},
                 _ => Verdict::Sealed {},
             };
-            replica.protocol.tell(verdict);
+            copy.protocol.tell(verdict);
         }
         if up || m.confirm {
             self.touched.insert(m.loglet);
@@ -136,26 +136,26 @@ impl LogServer {
         out: &mut Effects,
     ) -> Result<(ServerState, Lsn), Verdict> {
         let closed = out.space() == Space::Closed;
-        let replica = self.replica(loglet, config, out)?;
-        match replica.seal {
-            Sealing::Sealed => Ok((replica.state(), Lsn::NONE)),
+        let copy = self.loglet_copy(loglet, config, out)?;
+        match copy.seal {
+            Sealing::Sealed => Ok((copy.state(), Lsn::NONE)),
             Sealing::Staged(_) | Sealing::Open if closed => Err(Verdict::StorageFailed {}),
             Sealing::Staged(lsn) => {
                 hit("native.server.seal_while_sealing");
-                Ok((replica.staged_state(), lsn))
+                Ok((copy.staged_state(), lsn))
             }
             Sealing::Open => {
-                if replica.staged_tail > replica.local_tail {
+                if copy.staged_tail > copy.local_tail {
                     hit("native.server.seal_with_stores_in_flight");
                 }
                 // In the journal, the bit comes after every accepted Store. So once it is durable, they are durable, too.
                 let lsn = self.kept.stage_seal(loglet, out);
-                let replica = self.replica(loglet, config, out)?;
+                let copy = self.loglet_copy(loglet, config, out)?;
                 if mutant(mutants::NATIVE_T4) {
-                    replica.seal = Sealing::Sealed;
-                    return Ok((replica.state(), Lsn::NONE));
+                    copy.seal = Sealing::Sealed;
+                    return Ok((copy.state(), Lsn::NONE));
                 }
-                Ok((replica.staged_state(), lsn))
+                Ok((copy.staged_state(), lsn))
             }
         }
     }
@@ -169,14 +169,14 @@ impl LogServer {
     ) -> Result<(), DecodeError> {
         let batch = if m.count == 0 { None } else { Some(parse_counted(m.batch, m.count)?) };
         let (loglet, space) = (m.loglet, out.space());
-        let replica = match self.replica(loglet, &m.config, out) {
-            Ok(replica) => replica,
+        let copy = match self.loglet_copy(loglet, &m.config, out) {
+            Ok(copy) => copy,
             Err(verdict) => {
                 self.answer(from, loglet, verdict, Lsn::NONE, out);
                 return Ok(());
             }
         };
-        match replica.seal {
+        match copy.seal {
             Sealing::Open => {
                 self.answer(from, loglet, Verdict::NotSealed {}, Lsn::NONE, out);
                 return Ok(());
@@ -188,15 +188,15 @@ impl LogServer {
             }
             Sealing::Sealed => {}
         }
-        replica.raise_known_tail(m.known_tail);
+        copy.raise_known_tail(m.known_tail);
         self.touched.insert(loglet);
         // Without entries, the message only conveys the known tail.
         let Some(batch) = batch else {
             self.answer(from, loglet, Verdict::Done {}, Lsn::NONE, out);
             return Ok(());
         };
-        let Some(replica) = self.kept.loglets.get(&loglet) else { return Ok(()) };
-        let (verdict, reveals) = match admit(replica, m.first, m.count) {
+        let Some(copy) = self.kept.loglets.get(&loglet) else { return Ok(()) };
+        let (verdict, reveals) = match admit(copy, m.first, m.count) {
             Admit::From(_) if space == Space::Closed => (Verdict::StorageFailed {}, Lsn::NONE),
             Admit::From(_) if space == Space::FactsOnly => (Verdict::DiskFull {}, Lsn::NONE),
             Admit::From(at) => {
@@ -206,7 +206,7 @@ impl LogServer {
                 (Verdict::Done {}, self.kept.stage_entries(loglet, at, &rest, false, out))
             }
             Admit::Present(lsn) => {
-                check_same(replica, m.first, &batch);
+                check_same(copy, m.first, &batch);
                 (Verdict::Done {}, lsn)
             }
             Admit::OutOfOrder => (Verdict::OutOfOrder {}, Lsn::NONE),
@@ -224,10 +224,10 @@ impl LogServer {
             None => Verdict::Unconfigured {},
             Some(_) if out.space() == Space::Closed => Verdict::StorageFailed {},
             Some(_) if out.space() == Space::FactsOnly => Verdict::DiskFull {},
-            Some(replica) => {
-                let end = m.first.plus(m.count.into()).min(replica.known_tail);
-                let start = m.first.max(replica.trim);
-                let wanted: Vec<_> = replica
+            Some(copy) => {
+                let end = m.first.plus(m.count.into()).min(copy.known_tail);
+                let start = m.first.max(copy.trim);
+                let wanted: Vec<_> = copy
                     .runs
                     .missing(end, usize::MAX)
                     .into_iter()
@@ -248,8 +248,8 @@ impl LogServer {
 }
 
 /// Checks that an offset has one payload (native-N1), if the first copy is in memory and has the same bounds.
-fn check_same(replica: &Replica, first: Offset, batch: &Batch) {
-    if let Some(run) = replica.runs.get(first)
+fn check_same(copy: &LogletCopy, first: Offset, batch: &Batch) {
+    if let Some(run) = copy.runs.get(first)
         && run.count as usize == batch.len()
         && let Some(bytes) = &run.cached
     {

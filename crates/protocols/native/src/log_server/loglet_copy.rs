@@ -67,23 +67,24 @@ impl Protocol for Native {
     }
 }
 
-pub(super) type Replica = LogletState<Native>;
+/// What this server holds of one loglet.
+pub(super) type LogletCopy = LogletState<Native>;
 
 /// Applies the order rule to entries at `[first, first + count)`.
 ///
 /// Entries below the known tail are committed elsewhere and not accepted here. Above it, only the next offset is
 /// accepted, or an offset that skips only committed entries. So a missing offset below the local tail is always below a
 /// known tail (native-N7).
-pub(super) fn admit(replica: &Replica, first: Offset, count: u32) -> Admit {
+pub(super) fn admit(copy: &LogletCopy, first: Offset, count: u32) -> Admit {
     let end = first.plus(count.into());
-    let from = first.max(replica.staged_tail).max(replica.known_tail);
+    let from = first.max(copy.staged_tail).max(copy.known_tail);
     if from >= end {
-        return match replica.newest_staged(first.max(replica.trim), end) {
+        return match copy.newest_staged(first.max(copy.trim), end) {
             Some(lsn) => Admit::Present(lsn),
             None => Admit::OutOfOrder,
         };
     }
-    if from == replica.staged_tail || from == replica.known_tail || mutant(mutants::NATIVE_N7) {
+    if from == copy.staged_tail || from == copy.known_tail || mutant(mutants::NATIVE_N7) {
         return Admit::From(from);
     }
     Admit::OutOfOrder
