@@ -151,10 +151,8 @@ impl Config {
     /// # Errors
     /// Returns every fault of the file. Nothing was started.
     pub fn load(file: &Path, over: &Overrules) -> Result<Config, ConfigFaults> {
-        let fault = |what| ConfigFaults {
-            file: file.to_owned(),
-            faults: vec![ConfigFault { line: None, what }],
-        };
+        let fault =
+            |what| ConfigFaults { file: file.to_owned(), faults: vec![ConfigFault { line: None, what }] };
         let size = std::fs::metadata(file).map_err(|e| fault(format!("cannot be read: {e}")))?.len();
         if size > MAX_FILE_BYTES {
             return Err(fault(format!("has {size} bytes; a configuration has {MAX_FILE_BYTES} at most")));
