@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::testing::digest;
 use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{
@@ -25,7 +26,6 @@ use atoll_native::message as msg;
 use bytes::Bytes;
 
 use crate::oracle::gaps::{Gaps, Head};
-use crate::oracle::log::digest;
 use crate::world::observer::{OnWire, Violations, Who};
 
 /// The state of one server of one Loglet, as far as it shows outside.

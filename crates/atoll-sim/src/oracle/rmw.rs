@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::testing::digest;
 use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId};
 use atoll_rmwpaxos::{Ballot, GroupConfig, RegisterState, message as msg};
 use bytes::Bytes;
 
-use crate::oracle::log::digest;
 use crate::world::observer::{OnWire, Violations, Who};
 
 /// Group epoch and name of a register.

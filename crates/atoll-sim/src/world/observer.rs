@@ -3,6 +3,8 @@
 use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, RoleKind, StorageId};
 use bytes::Bytes;
 
+pub use atoll_contract::testing::Violations;
+
 /// One life of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who {
@@ -39,20 +41,6 @@ impl OnWire<'_> {
     /// The message itself.
     pub fn frame(&self) -> &Frame {
         &self.envelope.frame
-    }
-}
-
-/// Collects the violations that oracles report.
-#[derive(Debug, Default)]
-pub struct Violations {
-    /// Violations in the order found. The run ends at the first one.
-    pub failures: Vec<String>,
-}
-
-impl Violations {
-    /// Reports a violation. The text starts with the name of the invariant.
-    pub fn fail(&mut self, what: impl Into<String>) {
-        self.failures.push(what.into());
     }
 }
 
