@@ -89,8 +89,8 @@ pub struct Group {
     pub members: Vec<Member>,
 }
 
-/// Checks the invariants of one protocol from outside of the nodes. It sees frames and synced records, and nothing inside a node. It shares
-/// no code with the protocol except the types of messages, records and configurations.
+/// Checks the invariants of one protocol from outside of the nodes. It sees frames and synced records, and nothing inside a node. It stands
+/// in the folder of the protocol, but shares no code with it except the types of messages, records and configurations.
 ///
 /// The host calls the methods in the order in which things happen. A text that starts with `HARNESS` says that the oracle itself cannot
 /// read something; all others name the invariant that is broken.

@@ -1,5 +1,6 @@
 //! What oracles see: frames on the wire, batches on the disks, starts and deaths of nodes. They see nothing inside a node.
 
+use atoll_contract::testing;
 use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, RoleKind, StorageId};
 use bytes::Bytes;
 
@@ -18,6 +19,12 @@ pub struct Who {
     pub incarnation: Incarnation,
     /// The identity of its data directory.
     pub storage: StorageId,
+}
+
+impl From<&Who> for testing::Who {
+    fn from(who: &Who) -> Self {
+        testing::Who { node: who.node, life: who.life, storage: who.storage }
+    }
 }
 
 /// A frame that has been sent. The request number of a reply is the one that the asker assigned.
@@ -41,6 +48,13 @@ impl OnWire<'_> {
     /// The message itself.
     pub fn frame(&self) -> &Frame {
         &self.envelope.frame
+    }
+}
+
+impl<'a> From<OnWire<'a>> for testing::OnWire<'a> {
+    fn from(wire: OnWire<'a>) -> Self {
+        let OnWire { to, to_life, envelope, .. } = wire;
+        testing::OnWire { from: wire.from.into(), to, to_life, envelope }
     }
 }
 
