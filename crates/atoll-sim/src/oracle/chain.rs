@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::testing::Chosen;
 use atoll_contract::{LogPos, LogletId};
 use atoll_core::NodeId;
 use atoll_log::chain::{Chain, Segment};
@@ -22,7 +23,6 @@ use atoll_protocols::duties;
 use bytes::Bytes;
 
 use crate::oracle::plugins::Plugins;
-use crate::oracle::rmw::Chosen;
 use crate::world::observer::Violations;
 
 /// A chain with all its segments, including those in index pages.

@@ -49,7 +49,7 @@ impl CompletionOracle {
         let wire = self.wire.clone();
         let inner = wire.lock();
         let acceptors: Vec<NodeId> =
-            inner.rmw.newest_group().iter().flat_map(|g| g.members.iter().map(|m| m.node)).collect();
+            inner.plugins.newest_group().iter().flat_map(|g| g.members.iter().map(|m| m.node)).collect();
         for (name, chain) in inner.chain.newest_of_all() {
             let Some(last) = chain.segments().last() else { continue };
             let active = last.loglet;

@@ -7,13 +7,12 @@
 //! | `log.rs` | logs as clients see them |
 //! | `register.rs` | registers as clients see them |
 //! | `plugins.rs` | what the oracles of the protocols check |
-//! | `rmw.rs` | RMWPaxos, on the wire and on disks |
 //! | `chain.rs` | chains of virtual logs, as the registers choose them |
 //! | `completion.rs` | reconfigurations that were started, vlog-VL8 |
 //! | `database.rs` | the database as its clients and doors see it |
 //! | `tables.rs` | tables as their clients see them, compared with the oracle's own rows |
 //! | `zookeeper/` | ZooKeeper as its clients see it, compared with the oracle's own tree |
-//! | `wire.rs` | feeds `plugins.rs`, `rmw.rs` and `chain.rs` |
+//! | `wire.rs` | feeds `plugins.rs` and `chain.rs` |
 
 pub mod chain;
 pub mod completion;
@@ -21,7 +20,6 @@ pub mod database;
 pub mod log;
 pub mod plugins;
 pub mod register;
-pub mod rmw;
 pub mod tables;
 pub mod wire;
 pub mod zookeeper;

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use atoll_contract::plugin::{Protocol, Protocols};
-use atoll_contract::testing::{OnWire, Oracle, Violations, Who};
+use atoll_contract::testing::{Chosen, Group, OnWire, Oracle, Violations, Who};
 use atoll_contract::{LogletId, Offset};
 use atoll_core::{Lsn, NodeId, Record, RoleKind};
 use bytes::Bytes;
@@ -116,6 +116,26 @@ impl Plugins {
     pub fn sealed_on(&self, kind: &str, loglet: LogletId) -> Vec<NodeId> {
         let plugin = self.0.iter().find(|plugin| plugin.name == kind);
         plugin.map_or(Vec::new(), |plugin| plugin.oracle.sealed_on(loglet))
+    }
+
+    /// Takes the versions of registers that were chosen since the last call. Those of one register are in rising order.
+    pub fn take_chosen(&mut self) -> Vec<Chosen> {
+        self.0.iter_mut().flat_map(|plugin| plugin.oracle.take_chosen()).collect()
+    }
+
+    /// Returns the newest group of nodes that hold registers, according to the synced records.
+    pub fn newest_group(&self) -> Option<Group> {
+        self.0.iter().find_map(|plugin| plugin.oracle.group())
+    }
+
+    /// Returns whether a hand-over of the registers is in progress.
+    pub fn is_handing_over(&self) -> bool {
+        self.0.iter().any(|plugin| plugin.oracle.is_handing_over())
+    }
+
+    /// Returns whether somebody has at least proposed a hand-over. It may be chosen at any time, and then cannot be undone.
+    pub fn may_be_handing_over(&self) -> bool {
+        self.0.iter().any(|plugin| plugin.oracle.may_be_handing_over())
     }
 
     /// Returns how many reconfigurations there were that no chain shows.

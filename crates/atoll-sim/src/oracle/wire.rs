@@ -7,7 +7,6 @@ use atoll_core::{Lsn, Record, StorageId};
 
 use crate::oracle::chain::ChainOracle;
 use crate::oracle::plugins::Plugins;
-use crate::oracle::rmw::RmwOracle;
 use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
 /// See the module documentation.
@@ -15,8 +14,6 @@ use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 pub struct Inner {
     /// The oracles of the protocols.
     pub plugins: Plugins,
-    /// The oracle of registers.
-    pub rmw: RmwOracle,
     /// The oracle of chains.
     pub chain: ChainOracle,
     /// The last journal record of each disk that the oracles know to be durable.
@@ -29,15 +26,14 @@ impl Inner {
             self.durable.insert(who.storage, *last);
         }
         self.plugins.synced(&who.into(), records, verdict);
-        self.rmw.synced(who, records, verdict);
-        for chosen in self.rmw.take_chosen() {
+        for chosen in self.plugins.take_chosen() {
             self.chain.chosen(&chosen, &mut self.plugins, verdict);
         }
     }
 
-    /// Returns how many changes of chains and of acceptor groups there were, and how many Loglets without a chain were sealed.
+    /// Returns how many changes of chains there were, and other reconfigurations that the protocols count.
     pub fn reconfigurations(&self) -> u64 {
-        self.chain.extends() + self.rmw.hand_overs() + self.plugins.reconfigurations()
+        self.chain.extends() + self.plugins.reconfigurations()
     }
 }
 
@@ -54,12 +50,7 @@ impl WireOracle {
 
 impl Observer for WireOracle {
     fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
-        let inner = &mut *self.lock();
-        match wire.frame().kind {
-            // The replies have kinds in the same ranges.
-            200..=299 => inner.rmw.sent(wire, verdict),
-            _ => inner.plugins.sent(wire.into(), verdict),
-        }
+        self.lock().plugins.sent(wire.into(), verdict);
     }
 
     fn synced(&mut self, _at: u64, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
@@ -69,14 +60,12 @@ impl Observer for WireOracle {
     fn booted(&mut self, _at: u64, who: &Who, found: &Found, verdict: &mut Violations) {
         let inner = &mut *self.lock();
         inner.plugins.booted(&who.into());
-        inner.rmw.booted(who);
         // Records that were written but not synced may have survived. From now on they are on the disk.
         let seen = inner.durable.get(&who.storage).copied().unwrap_or(Lsn::NONE);
         let news = found.records.partition_point(|(lsn, _)| *lsn <= seen);
         inner.durable(who, &found.records[news..], verdict);
         for (role, state) in &found.checkpoint {
             inner.plugins.found(&who.into(), *role, state, verdict);
-            inner.rmw.found(who, *role, state, verdict);
         }
     }
 
