@@ -10,6 +10,7 @@
 //! | `cluster.rs` | the members of the cluster, as the procedures of a protocol see them |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
 //! | `conformance/` | the suites that every Loglet and every register must pass, and the driver that runs them |
+//! | `testing.rs` | the oracle with which a protocol checks its invariants from outside of the nodes |
 //! | `mutants.rs` | known bugs for tests |
 
 pub mod cluster;
@@ -21,6 +22,8 @@ pub mod mutants;
 pub mod plugin;
 pub mod position;
 pub mod register;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use cluster::{Cluster, Roster, RosterRow};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};

@@ -135,6 +135,12 @@ pub trait Protocol: Send + Sync + fmt::Debug {
         &[]
     }
 
+    /// Returns a new oracle that checks its invariants from outside of the nodes, if it has one. One oracle sees one run.
+    #[cfg(feature = "testing")]
+    fn oracle(&self) -> Option<Box<dyn crate::testing::Oracle>> {
+        None
+    }
+
     /// Changes a setting. Returns false if it has no setting with this name, or the value is too large for it.
     fn set(&mut self, _setting: &str, _value: u64) -> bool {
         false

@@ -4,10 +4,10 @@
 use std::process::Command;
 use std::time::Duration;
 
+use atoll_contract::testing::Group;
 use atoll_core::NodeId;
 use atoll_core::testing::Mutant;
 use atoll_node::assembly::Options;
-use atoll_rmwpaxos::GroupConfig;
 use atoll_rmwpaxos::message::Status;
 use atoll_sim::runner::{catch_panics, run_one};
 use atoll_sim::scenario;
@@ -179,9 +179,9 @@ async fn until(stage: &Stage<NodeHandles>, what: &str, holds: impl Fn() -> bool)
 }
 
 /// Returns the open group, if all its data directories are in use.
-fn whole_group(stage: &Stage<NodeHandles>) -> Option<GroupConfig> {
+fn whole_group(stage: &Stage<NodeHandles>) -> Option<Group> {
     let wire = stage.oracles.wire.lock();
-    let group = wire.rmw.newest_group()?.clone();
+    let group = wire.plugins.newest_group()?;
     let there = |n: NodeId, storage| stage.cluster.storage(n.0 as usize - 1) == Some(storage);
     group.members.iter().all(|m| there(m.node, m.storage)).then_some(group)
 }

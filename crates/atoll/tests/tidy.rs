@@ -259,9 +259,15 @@ fn every_protocol_has_the_same_files() {
     none("one shape of protocol folders", found);
 }
 
-/// Crates that look at a protocol from outside, and so have to know it: the oracles of the simulator, and figures of the papers.
-const KNOW_PROTOCOLS: [&str; 3] =
-    ["crates/atoll-protocols/", "crates/atoll-sim/", "crates/atoll-experiments/"];
+/// Code that is about one protocol outside of its folder: the list, scenarios of the simulator and their load, and figures of the papers.
+const KNOW_PROTOCOLS: [&str; 6] = [
+    "crates/atoll-protocols/",
+    "crates/atoll-sim/Cargo.toml",
+    "crates/atoll-sim/src/scenario/",
+    "crates/atoll-sim/src/workload/",
+    "crates/atoll-sim/tests/",
+    "crates/atoll-experiments/",
+];
 
 #[test]
 fn only_the_list_of_protocols_names_them() {

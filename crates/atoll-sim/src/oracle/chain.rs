@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::testing::Chosen;
 use atoll_contract::{LogPos, LogletId};
 use atoll_core::NodeId;
 use atoll_log::chain::{Chain, Segment};
@@ -21,8 +22,7 @@ use atoll_log::virtual_log::{CHAIN_PREFIX, PAGE_PREFIX};
 use atoll_protocols::duties;
 use bytes::Bytes;
 
-use crate::oracle::native::NativeOracle;
-use crate::oracle::rmw::Chosen;
+use crate::oracle::plugins::Plugins;
 use crate::world::observer::Violations;
 
 /// A chain with all its segments, including those in index pages.
@@ -128,7 +128,7 @@ impl ChainOracle {
     }
 
     /// Checks and notes a chosen version of a register.
-    pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Violations) {
+    pub fn chosen(&mut self, chosen: &Chosen, plugins: &mut Plugins, verdict: &mut Violations) {
         if chosen.name.starts_with(PAGE_PREFIX) {
             if chosen.value.is_empty() {
                 self.pages.remove(&chosen.name);
@@ -151,10 +151,7 @@ impl ChainOracle {
         let history = self.logs.entry(name.to_owned()).or_default();
         shape(name, &chain, verdict);
         for s in chain.segments() {
-            if s.kind == "native" {
-                native.learn(s.loglet, &s.config);
-                native.chained(s.loglet);
-            }
+            plugins.chained(&s.kind, s.loglet, &s.config);
         }
         let before = history.chain.replace(chain.clone());
         let skipped = chosen.version > history.version + 1;
@@ -169,7 +166,7 @@ impl ChainOracle {
             return;
         }
         if let Some(before) = before {
-            step(name, &before, &chain, &before_ids, native, verdict);
+            step(name, &before, &chain, &before_ids, plugins, verdict);
         }
     }
 
@@ -228,7 +225,7 @@ fn step(
     before: &Whole,
     after: &Whole,
     used: &BTreeSet<LogletId>,
-    native: &mut NativeOracle,
+    plugins: &mut Plugins,
     verdict: &mut Violations,
 ) {
     if after.trim() < before.trim() {
@@ -241,7 +238,9 @@ fn step(
                 // The segment was sealed while empty, or the log was deleted. In both cases another segment starts where this one ended.
                 let follows = |s: &&Segment| s.start == old.start || (s.is_deletion() && s.start > old.start);
                 match after.segments().iter().find(follows) {
-                    Some(next) => native.installed(old.loglet, old.offset_of(next.start), verdict),
+                    Some(next) => {
+                        plugins.installed(&old.kind, old.loglet, old.offset_of(next.start), verdict);
+                    }
                     None => {
                         verdict
                             .fail(format!("vlog-VL9 the active segment went: {name}: loglet {}", old.loglet));
@@ -253,7 +252,7 @@ fn step(
                 verdict.fail(format!("vlog-VL9 the active segment moved: {name}: loglet {}", old.loglet));
             }
             if let Some(stop) = now.stop {
-                native.installed(old.loglet, now.offset_of(stop), verdict);
+                plugins.installed(&old.kind, old.loglet, now.offset_of(stop), verdict);
             }
             continue;
         };

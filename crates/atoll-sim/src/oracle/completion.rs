@@ -49,10 +49,11 @@ impl CompletionOracle {
         let wire = self.wire.clone();
         let inner = wire.lock();
         let acceptors: Vec<NodeId> =
-            inner.rmw.newest_group().iter().flat_map(|g| g.members.iter().map(|m| m.node)).collect();
+            inner.plugins.newest_group().iter().flat_map(|g| g.members.iter().map(|m| m.node)).collect();
         for (name, chain) in inner.chain.newest_of_all() {
-            let Some(active) = chain.segments().last().map(|s| s.loglet) else { continue };
-            let sealed = inner.native.sealed_on(active);
+            let Some(last) = chain.segments().last() else { continue };
+            let active = last.loglet;
+            let sealed = inner.plugins.sealed_on(&last.kind, active);
             if !sealed.iter().any(|node| self.up.contains(node)) {
                 if self.begun.remove(name).is_some_and(|(begun, _)| begun != active) {
                     hit("sim.vl8.completed");

@@ -9,22 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_contract::OpId;
+use atoll_contract::testing::{Violations, digest};
 
 use crate::oracle::Answered;
-use crate::world::observer::Violations;
-
-/// Returns a digest of some bytes, computed eight at a time.
-pub fn digest(bytes: &[u8]) -> u64 {
-    let mix = |hash: u64, word: u64| {
-        let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed ^ (mixed >> 32)
-    };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let hash = words.iter().fold(bytes.len() as u64, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    mix(hash, u64::from_le_bytes(last))
-}
 
 #[derive(Debug, Default)]
 struct Op {

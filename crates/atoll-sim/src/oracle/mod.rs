@@ -1,28 +1,25 @@
 //! Oracles check the invariants from outside of the product. They see the requests and answers of clients, frames on the wire and records
-//! on disks. They share no code with the product except the message and record types.
+//! on disks. They share no code with the product except the message and record types. An oracle that reads the messages and records of one
+//! protocol belongs to that protocol: `testing/oracle.rs` in its folder.
 //!
 //! | file | what it checks |
 //! | --- | --- |
 //! | `log.rs` | logs as clients see them |
 //! | `register.rs` | registers as clients see them |
-//! | `native.rs` | native Loglets, on the wire and on disks |
-//! | `gaps.rs` | what servers of native Loglets lack, native-N7 |
-//! | `rmw.rs` | RMWPaxos, on the wire and on disks |
+//! | `plugins.rs` | what the oracles of the protocols check |
 //! | `chain.rs` | chains of virtual logs, as the registers choose them |
 //! | `completion.rs` | reconfigurations that were started, vlog-VL8 |
 //! | `database.rs` | the database as its clients and doors see it |
 //! | `tables.rs` | tables as their clients see them, compared with the oracle's own rows |
 //! | `zookeeper/` | ZooKeeper as its clients see it, compared with the oracle's own tree |
-//! | `wire.rs` | feeds `native.rs`, `rmw.rs` and `chain.rs` |
+//! | `wire.rs` | feeds `plugins.rs` and `chain.rs` |
 
 pub mod chain;
 pub mod completion;
 pub mod database;
-mod gaps;
 pub mod log;
-pub mod native;
+pub mod plugins;
 pub mod register;
-pub mod rmw;
 pub mod tables;
 pub mod wire;
 pub mod zookeeper;

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::testing::{Violations, digest};
 use atoll_contract::{Nonce, Version, Versioned, Written};
 
 use crate::oracle::Answered;
-use crate::oracle::log::digest;
-use crate::world::observer::Violations;
 
 #[derive(Debug, Default)]
 struct Register {

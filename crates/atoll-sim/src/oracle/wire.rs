@@ -6,17 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_core::{Lsn, Record, StorageId};
 
 use crate::oracle::chain::ChainOracle;
-use crate::oracle::native::NativeOracle;
-use crate::oracle::rmw::RmwOracle;
+use crate::oracle::plugins::Plugins;
 use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Inner {
-    /// The oracle of native Loglets.
-    pub native: NativeOracle,
-    /// The oracle of registers.
-    pub rmw: RmwOracle,
+    /// The oracles of the protocols.
+    pub plugins: Plugins,
     /// The oracle of chains.
     pub chain: ChainOracle,
     /// The last journal record of each disk that the oracles know to be durable.
@@ -28,16 +25,15 @@ impl Inner {
         if let Some((last, _)) = records.last() {
             self.durable.insert(who.storage, *last);
         }
-        self.native.synced(who, records, verdict);
-        self.rmw.synced(who, records, verdict);
-        for chosen in self.rmw.take_chosen() {
-            self.chain.chosen(&chosen, &mut self.native, verdict);
+        self.plugins.synced(&who.into(), records, verdict);
+        for chosen in self.plugins.take_chosen() {
+            self.chain.chosen(&chosen, &mut self.plugins, verdict);
         }
     }
 
-    /// Returns how many changes of chains and of acceptor groups there were, and how many Loglets without a chain were sealed.
+    /// Returns how many changes of chains there were, and other reconfigurations that the protocols count.
     pub fn reconfigurations(&self) -> u64 {
-        self.chain.extends() + self.rmw.hand_overs() + self.native.sealed_loglets()
+        self.chain.extends() + self.plugins.reconfigurations()
     }
 }
 
@@ -54,13 +50,7 @@ impl WireOracle {
 
 impl Observer for WireOracle {
     fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
-        let inner = &mut *self.lock();
-        match wire.frame().kind {
-            // The replies have kinds in the same ranges.
-            100..=199 => inner.native.sent(wire, verdict),
-            200..=299 => inner.rmw.sent(wire, verdict),
-            _ => {}
-        }
+        self.lock().plugins.sent(wire.into(), verdict);
     }
 
     fn synced(&mut self, _at: u64, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
@@ -69,15 +59,17 @@ impl Observer for WireOracle {
 
     fn booted(&mut self, _at: u64, who: &Who, found: &Found, verdict: &mut Violations) {
         let inner = &mut *self.lock();
-        inner.native.booted(who);
-        inner.rmw.booted(who);
+        inner.plugins.booted(&who.into());
         // Records that were written but not synced may have survived. From now on they are on the disk.
         let seen = inner.durable.get(&who.storage).copied().unwrap_or(Lsn::NONE);
         let news = found.records.partition_point(|(lsn, _)| *lsn <= seen);
         inner.durable(who, &found.records[news..], verdict);
         for (role, state) in &found.checkpoint {
-            inner.native.found(who, *role, state, verdict);
-            inner.rmw.found(who, *role, state, verdict);
+            inner.plugins.found(&who.into(), *role, state, verdict);
         }
+    }
+
+    fn finished(&mut self, _at: u64, verdict: &mut Violations) {
+        self.lock().plugins.finished(verdict);
     }
 }

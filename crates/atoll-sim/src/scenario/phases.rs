@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::take_marks;
 use atoll_core::{Env, Tick};
 
@@ -195,10 +196,10 @@ impl<H: Clone + Send + 'static> Stage<H> {
         *self.waiting_for.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 
-    /// Reports a tail of a native Loglet that a client got, and checks it.
-    pub fn told(&self, loglet: atoll_contract::LogletId, at: atoll_contract::Offset, sealed: bool) {
+    /// Reports a tail that a client got of a Loglet of this kind, and checks it.
+    pub fn told(&self, kind: &str, loglet: LogletId, at: Offset, sealed: bool) {
         let mut verdict = crate::world::observer::Violations::default();
-        self.oracles.wire.lock().native.told_tail(loglet, at, sealed, &mut verdict);
+        self.oracles.wire.lock().plugins.told_tail(kind, loglet, at, sealed, &mut verdict);
         verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
     }
 

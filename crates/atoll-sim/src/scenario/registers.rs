@@ -117,11 +117,13 @@ fn may_lose(stage: &Stage<Handles>, deciding: Flag) -> Box<dyn Fn(usize) -> bool
     let stage = stage.clone();
     Box::new(move |host| {
         let wire = stage.oracles.wire.lock();
-        let Some(group) = wire.rmw.newest_group() else { return false };
-        let fine = |m: &Member| stage.cluster.storage(m.node.0 as usize - 1) == Some(m.storage);
+        let Some(group) = wire.plugins.newest_group() else { return false };
+        let fine = |node: NodeId, storage| stage.cluster.storage(node.0 as usize - 1) == Some(storage);
         let inside = group.members.iter().any(|m| m.node.0 as usize - 1 == host);
-        let settled = !deciding.is_up() && !wire.rmw.may_be_handing_over();
-        settled && (!inside || group.members.len() >= 3) && group.members.iter().all(fine)
+        let settled = !deciding.is_up() && !wire.plugins.may_be_handing_over();
+        settled
+            && (!inside || group.members.len() >= 3)
+            && group.members.iter().all(|m| fine(m.node, m.storage))
     })
 }
 

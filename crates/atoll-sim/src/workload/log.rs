@@ -344,10 +344,10 @@ pub fn is_repaired(stage: &Stage<NodeHandles>) -> bool {
 pub fn is_spare(stage: &Stage<NodeHandles>, host: usize, within: Duration) -> bool {
     let wire = stage.oracles.wire.lock();
     let node = NodeId(host as u32 + 1);
-    let group = wire.rmw.newest_group();
+    let group = wire.plugins.newest_group();
     !stage.cluster.lost_within(stage.env.now(), within)
         && !wire.chain.names(node)
-        && !wire.rmw.may_be_handing_over()
+        && !wire.plugins.may_be_handing_over()
         && group.is_some_and(|g| g.members.iter().all(|m| m.node != node))
 }
 
@@ -360,8 +360,8 @@ pub fn can_be_lost(stage: &Stage<NodeHandles>, host: usize) -> bool {
         let duties = duties(&s.kind, &s.config);
         duties.holders().count() >= 3 || !duties.is_holder(node)
     };
-    let group = wire.rmw.newest_group();
-    !wire.rmw.may_be_handing_over()
+    let group = wire.plugins.newest_group();
+    !wire.plugins.may_be_handing_over()
         && segments.into_iter().all(kept_elsewhere)
         && group.is_some_and(|g| g.members.len() >= 3 || g.members.iter().all(|m| m.node != node))
 }
@@ -382,10 +382,10 @@ fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
             }
         }
     }
-    if wire.rmw.is_handing_over() {
+    if wire.plugins.is_handing_over() {
         return Some("a hand-over of the registers is not finished".to_owned());
     }
-    let group = wire.rmw.newest_group()?;
+    let group = wire.plugins.newest_group()?;
     let lost = group.members.iter().find(|m| !is_there(m.node, m.storage))?;
     Some(format!("the group of acceptors names a lost disk of node {}", lost.node))
 }

@@ -83,5 +83,5 @@ async fn remove(stage: &Stage<NodeHandles>, host: usize) {
 fn holds(stage: &Stage<NodeHandles>, host: usize) -> bool {
     let wire = stage.oracles.wire.lock();
     let in_chain = wire.chain.names(node(host));
-    in_chain || wire.rmw.newest_group().is_some_and(|g| g.members.iter().any(|m| m.node == node(host)))
+    in_chain || wire.plugins.newest_group().is_some_and(|g| g.members.iter().any(|m| m.node == node(host)))
 }

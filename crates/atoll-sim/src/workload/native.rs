@@ -211,7 +211,7 @@ async fn check_through(
     let tail = life.env.launch("client.check", async move { loglet.check_tail().await }).await;
     let Ok(Ok(tail)) = tail else { return None };
     stage.oracles.log.tail_done(&island.name, asked, tail.at.0);
-    stage.told(island.id, tail.at, tail.sealed.is_some());
+    stage.told(life.handles.native.kind(), island.id, tail.at, tail.sealed.is_some());
     Some((tail.at.0, tail.sealed.is_some()))
 }
 

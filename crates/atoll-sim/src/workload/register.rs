@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use atoll_contract::{Nonce, RegisterError, Registers, Version, Versioned, Written};
+use atoll_core::NodeId;
 use atoll_rmwpaxos::{Member, RmwRegisters};
 use bytes::Bytes;
 
@@ -168,14 +169,14 @@ async fn replace_lost(stage: &Stage<Handles>) {
     loop {
         let next = {
             let wire = stage.oracles.wire.lock();
-            let Some(group) = wire.rmw.newest_group() else { return };
-            let now = |m: &Member| stage.cluster.storage(m.node.0 as usize - 1);
-            let fine = group.members.iter().all(|m| now(m) == Some(m.storage));
-            if fine && !wire.rmw.is_handing_over() {
+            let Some(group) = wire.plugins.newest_group() else { return };
+            let now = |node: NodeId| stage.cluster.storage(node.0 as usize - 1);
+            let fine = group.members.iter().all(|m| now(m.node) == Some(m.storage));
+            if fine && !wire.plugins.is_handing_over() {
                 return;
             }
-            let member = |m: &Member| now(m).map(|storage| Member { node: m.node, storage });
-            group.members.iter().filter_map(member).collect::<Vec<_>>()
+            let members = group.members.iter().map(|m| m.node);
+            members.filter_map(|node| now(node).map(|storage| Member { node, storage })).collect::<Vec<_>>()
         };
         stage.waits_for("a group without lost disks".to_owned());
         if let Some(life) = stage.cluster.any_from(stage.below(64) as usize % stage.cluster.hosts()) {

@@ -1,7 +1,10 @@
 //! What oracles see: frames on the wire, batches on the disks, starts and deaths of nodes. They see nothing inside a node.
 
+use atoll_contract::testing;
 use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, RoleKind, StorageId};
 use bytes::Bytes;
+
+pub use atoll_contract::testing::Violations;
 
 /// One life of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,12 @@ pub struct Who {
     pub incarnation: Incarnation,
     /// The identity of its data directory.
     pub storage: StorageId,
+}
+
+impl From<&Who> for testing::Who {
+    fn from(who: &Who) -> Self {
+        testing::Who { node: who.node, life: who.life, storage: who.storage }
+    }
 }
 
 /// A frame that has been sent. The request number of a reply is the one that the asker assigned.
@@ -42,17 +51,10 @@ impl OnWire<'_> {
     }
 }
 
-/// Collects the violations that oracles report.
-#[derive(Debug, Default)]
-pub struct Violations {
-    /// Violations in the order found. The run ends at the first one.
-    pub failures: Vec<String>,
-}
-
-impl Violations {
-    /// Reports a violation. The text starts with the name of the invariant.
-    pub fn fail(&mut self, what: impl Into<String>) {
-        self.failures.push(what.into());
+impl<'a> From<OnWire<'a>> for testing::OnWire<'a> {
+    fn from(wire: OnWire<'a>) -> Self {
+        let OnWire { to, to_life, envelope, .. } = wire;
+        testing::OnWire { from: wire.from.into(), to, to_life, envelope }
     }
 }
 

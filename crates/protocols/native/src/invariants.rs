@@ -8,7 +8,7 @@
 //! | native-N4 | open tails not above sealed ones | by oracles |
 //! | native-N5 | the entries below a sealed tail on a majority | by oracles |
 //! | native-N6 | no Stored by a sealed server | here |
-//! | native-N7 | entries missing below the local tail are below a known tail | here, when an entry is accepted; by oracles (`gaps.rs`) |
+//! | native-N7 | entries missing below the local tail are below a known tail | here, when an entry is accepted; by oracles (`testing/gaps.rs`) |
 //! | native-N8 | a check covers earlier acks | by oracles |
 //! | native-N9 | known tails not above the global tail | here, at the sequencer: no server knows a higher tail |
 

@@ -20,7 +20,7 @@
 //! | (deletion after a truncate) | `delete.rs`: tombstones, native-T10 |
 //! | (a server that was away) | `back_fill.rs`, X7 |
 //! | (copies for reconfigModify) | `provider.rs`: `build_sealed` |
-//! | invariants | `invariants.rs` |
+//! | invariants | `invariants.rs`; from outside of the nodes: `testing/oracle.rs` |
 //!
 //! # Departures from the paper, and why
 //!
@@ -89,6 +89,8 @@ mod repair;
 pub mod roles;
 mod seal;
 mod sequencer;
+#[cfg(feature = "testing")]
+mod testing;
 mod trim;
 
 pub use config::NativeConfig;

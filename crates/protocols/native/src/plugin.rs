@@ -56,6 +56,11 @@ impl Protocol for NativePlugin {
         mutants::COVERAGE
     }
 
+    #[cfg(feature = "testing")]
+    fn oracle(&self) -> Option<Box<dyn atoll_contract::testing::Oracle>> {
+        Some(crate::testing::oracle())
+    }
+
     fn set(&mut self, setting: &str, value: u64) -> bool {
         match setting {
             "step_bytes" => set_to(&mut self.handles.step_bytes, value),

@@ -26,7 +26,7 @@
 //! | §9a | hand-over | `hand_over.rs` (mover), `membership.rs` (acceptor) |
 //! | §9a | who is in the group: the first one, and changes when the members change | `find_group.rs`, `keep_group.rs` |
 //! | §10 | listing | `list.rs` |
-//! | §11 | invariants | `invariants.rs`; the rest in the oracles of the tests |
+//! | §11 | invariants | `invariants.rs`; the rest from outside of the nodes, `testing/oracle.rs` |
 //!
 //! # Departures
 //!
@@ -112,6 +112,8 @@ mod registers;
 pub mod roles;
 mod round;
 mod state;
+#[cfg(feature = "testing")]
+mod testing;
 mod write;
 
 pub use acceptor::{Acceptor, DEFAULT_CAPACITY_BYTES};

@@ -45,6 +45,11 @@ impl Protocol for RmwPlugin {
         mutants::COVERAGE
     }
 
+    #[cfg(feature = "testing")]
+    fn oracle(&self) -> Option<Box<dyn atoll_contract::testing::Oracle>> {
+        Some(crate::testing::oracle())
+    }
+
     fn install(&self, core: &mut NodeCore, host: &Host) -> Installed {
         let acceptor = Acceptor::new(host.env.node(), host.storage, None);
         let known = acceptor.known_group();

@@ -1,5 +1,6 @@
 //! Checks native Loglets from outside the nodes, using only frames and synced journal records: which disks have which copies, what servers
-//! report about themselves, and what is acknowledged.
+//! report about themselves, and what is acknowledged. Of the protocol, the oracle uses only the messages, the configuration and the number of
+//! the server's role.
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
@@ -15,51 +16,20 @@
 
 use std::collections::BTreeMap;
 
-use atoll_contract::{Batch, LogletId, Offset};
+use bytes::Bytes;
+
+use atoll_contract::testing::{OnWire, Oracle, Violations, Who};
+use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{
     Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId,
 };
-use atoll_native::config::NativeConfig;
-use atoll_native::message as msg;
-use bytes::Bytes;
 
-use crate::oracle::gaps::{Gaps, Head};
-use crate::oracle::log::digest;
-use crate::world::observer::{OnWire, Violations, Who};
-
-/// The state of one server of one Loglet, as far as it shows outside.
-#[derive(Clone, Copy, Debug, Default)]
-struct Server {
-    local_tail: u64,
-    said_sealed: bool,
-    sealed_fact: bool,
-    tombstone: bool,
-    /// A node has asked the server to delete the Loglet. From then on, its reports about the Loglet are ignored.
-    deleting: bool,
-}
-
-/// The state of one Loglet, as far as it shows outside.
-#[derive(Debug, Default)]
-pub struct Ghost {
-    config: Option<NativeConfig>,
-    /// The digest of each offset, if known.
-    content: Vec<Option<u64>>,
-    /// For each offset, a bit for each disk that has a copy.
-    copies: Vec<u32>,
-    disks: Vec<StorageId>,
-    servers: BTreeMap<StorageId, Server>,
-    /// Everything below this is on a majority.
-    committed: u64,
-    /// Above every acknowledged offset.
-    acked: u64,
-    /// The lowest sealed tail that was returned or installed as a stop.
-    sealed_tail: Option<u64>,
-    /// The highest open tail that was returned.
-    open_tail: u64,
-    /// Whether a chain contains the Loglet.
-    chained: bool,
-}
+use super::gaps::{Gaps, Head};
+use super::ghost::{Ghost, Server, entries};
+use crate::config::NativeConfig;
+use crate::message as msg;
+use crate::roles::LOG_SERVER;
 
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -73,139 +43,58 @@ type Request = (NodeId, u64, NodeId, u64);
 
 /// All native Loglets of a run.
 #[derive(Debug, Default)]
-pub struct NativeOracle {
+pub(super) struct NativeOracle {
     loglets: BTreeMap<LogletId, Ghost>,
     asked: BTreeMap<Request, Asked>,
     storages: BTreeMap<NodeId, StorageId>,
     gaps: Gaps,
 }
 
-/// Offsets from here on are ignored. No run gets near it.
-pub(super) const MAX_OFFSETS: u64 = 1 << 22;
-
-impl Ghost {
-    fn disk(&mut self, storage: StorageId) -> u32 {
-        match self.disks.iter().position(|d| *d == storage) {
-            Some(i) => 1 << i.min(31),
-            None => {
-                self.disks.push(storage);
-                1 << (self.disks.len() - 1).min(31)
-            }
-        }
-    }
-
-    fn advance(&mut self) {
-        let Some(config) = &self.config else { return };
-        let named = config
-            .servers
-            .iter()
-            .filter_map(|(_, s)| self.disks.iter().position(|d| d == s))
-            .fold(0u32, |mask, i| mask | 1 << i);
-        while let Some(mask) = self.copies.get(self.committed as usize)
-            && (mask & named).count_ones() as usize >= config.quorum()
-        {
-            self.committed += 1;
-        }
-    }
-
-    /// Returns how many of the configured servers have their seal bit on disk.
-    fn sealed_servers(&self) -> usize {
-        self.sealed_on().count()
-    }
-
-    fn sealed_on(&self) -> impl Iterator<Item = NodeId> {
-        let sealed = |s: &StorageId| self.servers.get(s).is_some_and(|server| server.sealed_fact);
-        let servers = self.config.iter().flat_map(|c| &c.servers);
-        servers.filter(move |(_, s)| sealed(s)).map(|(node, _)| *node)
-    }
-
-    fn holds(&mut self, loglet: LogletId, at: u64, bytes: u64, what: &str, verdict: &mut Violations) {
-        if at >= MAX_OFFSETS {
-            return;
-        }
-        let index = at as usize;
-        if self.content.len() <= index {
-            self.content.resize(index + 1, None);
-            self.copies.resize(index + 1, 0);
-        }
-        match self.content[index] {
-            Some(other) if other != bytes => {
-                verdict.fail(format!(
-                    "native-N1 two values: loglet {loglet} offset {at}: {what} differs from an earlier copy"
-                ));
-            }
-            _ => self.content[index] = Some(bytes),
-        }
-    }
-}
-
-/// Returns offset and digest of each entry of a batch.
-fn entries(first: Offset, batch: &Bytes) -> Vec<(u64, u64)> {
-    let Ok(batch) = Batch::parse(batch.clone()) else { return Vec::new() };
-    let of = |e: atoll_contract::Entry| {
-        digest(&e.payload) ^ e.op.client.0.rotate_left(17) ^ e.op.seq.rotate_left(41)
-    };
-    batch.entries().enumerate().map(|(i, e)| (first.0 + i as u64, of(e))).collect()
-}
-
-impl NativeOracle {
-    /// Returns the digest of an offset, if a copy was seen.
-    pub fn content(&self, loglet: LogletId, at: Offset) -> Option<u64> {
-        self.loglets.get(&loglet)?.content.get(at.0 as usize).copied().flatten()
-    }
-
-    /// Returns how many Loglets are sealed on a majority and belong to no chain.
-    pub fn sealed_loglets(&self) -> u64 {
-        let sealed =
-            |g: &&Ghost| !g.chained && g.config.as_ref().is_some_and(|c| g.sealed_servers() >= c.quorum());
-        self.loglets.values().filter(sealed).count() as u64
-    }
-
-    /// Returns the configured servers that have their seal bit on disk.
-    pub fn sealed_on(&self, loglet: LogletId) -> Vec<NodeId> {
-        self.loglets.get(&loglet).map_or(Vec::new(), |ghost| ghost.sealed_on().collect())
-    }
-
-    /// Notes that a chain contains this Loglet.
-    pub fn chained(&mut self, loglet: LogletId) {
-        self.loglets.entry(loglet).or_default().chained = true;
-    }
-
-    /// Returns whether a configuration of the Loglet was seen.
-    pub fn knows(&self, loglet: LogletId) -> bool {
-        self.loglets.get(&loglet).is_some_and(|g| g.config.is_some())
-    }
-
-    /// Returns the offset below which everything is on a majority.
-    pub fn committed(&self, loglet: LogletId) -> u64 {
-        self.loglets.get(&loglet).map_or(0, |g| g.committed)
-    }
-
-    /// Notes the data directory of a node that has started.
-    pub fn booted(&mut self, who: &Who) {
+impl Oracle for NativeOracle {
+    fn booted(&mut self, who: &Who) {
         self.storages.insert(who.node, who.storage);
     }
 
-    /// Notes the configuration of a Loglet.
-    pub fn learn(&mut self, loglet: LogletId, config: &Bytes) {
-        if config.is_empty() {
-            return;
-        }
-        let ghost = self.loglets.entry(loglet).or_default();
-        if ghost.config.is_none() {
-            ghost.config = NativeConfig::from_bytes(config.clone()).ok();
-            match ghost.config.as_ref().map_or(0, |c| c.servers.len()) {
-                1 => hit("sim.native.one_server"),
-                3 => hit("sim.native.three_servers"),
-                5 => hit("sim.native.five_servers"),
-                _ => {}
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
+        match wire.envelope.exchange {
+            Exchange::Request(number) => {
+                let life = wire.from.life;
+                self.request((wire.from.node, life, wire.to, number), wire.frame(), verdict);
             }
-            ghost.advance();
+            Exchange::Reply(number) => {
+                let key = (wire.to, wire.to_life.unwrap_or(0), wire.from.node, number);
+                if let Some(asked) = self.asked.remove(&key) {
+                    self.reply(&wire.from, asked, wire.frame(), verdict);
+                }
+            }
+            Exchange::Post => self.post(&wire.from, wire.to, wire.frame(), verdict),
         }
     }
 
-    /// Checks and notes a tail that was returned to a caller.
-    pub fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
+    fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == LOG_SERVER) {
+            let read = match record.kind {
+                RecordKind::Entry => self.synced_entries(who, record, verdict),
+                RecordKind::Fact => self.synced_fact(who, record, verdict),
+            };
+            if read.is_none() {
+                verdict.fail("HARNESS: a record of the LogServer does not decode as the oracle knows it");
+            }
+        }
+    }
+
+    fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
+        if role == LOG_SERVER && !state.is_empty() && self.found_facts(who, state).is_none() {
+            verdict.fail("HARNESS: a LogServer's checkpoint does not decode as the oracle knows it");
+        }
+    }
+
+    fn chained(&mut self, loglet: LogletId, config: &Bytes) {
+        self.learn(loglet, config);
+        self.loglets.entry(loglet).or_default().chained = true;
+    }
+
+    fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         let at = at.0;
         if at > ghost.committed {
@@ -240,9 +129,8 @@ impl NativeOracle {
         }
     }
 
-    /// Checks and notes a stop that was installed in a chain. A stop must satisfy the same conditions as a sealed tail, and the Loglet must
-    /// be sealed on a majority.
-    pub fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Violations) {
+    /// A stop must satisfy the same conditions as a sealed tail, and the Loglet must be sealed on a majority.
+    fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Violations) {
         let Some(ghost) = self.loglets.get(&loglet) else { return };
         let Some(config) = &ghost.config else { return };
         if ghost.sealed_servers() < config.quorum() {
@@ -252,8 +140,7 @@ impl NativeOracle {
                 config.servers.len()
             ));
         }
-        // Open tails are not compared with the stop here, because [`NativeOracle::told_tail`] checks each tail when it is returned
-        // (vlog-L4).
+        // Open tails are not compared with the stop here, because `told_tail` checks each tail when it is returned (vlog-L4).
         let (acked, committed) = (ghost.acked, ghost.committed);
         if stop.0 < acked {
             verdict.fail(format!(
@@ -270,27 +157,39 @@ impl NativeOracle {
         }
     }
 
-    /// Checks and notes journal records of a LogServer that became durable.
-    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
-        for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_native::roles::LOG_SERVER) {
-            let read = match record.kind {
-                RecordKind::Entry => self.synced_entries(who, record, verdict),
-                RecordKind::Fact => self.synced_fact(who, record, verdict),
-            };
-            if read.is_none() {
-                verdict.fail("HARNESS: a record of the LogServer does not decode as the oracle knows it");
-            }
-        }
+    fn sealed_on(&self, loglet: LogletId) -> Vec<NodeId> {
+        self.loglets.get(&loglet).map_or(Vec::new(), |ghost| ghost.sealed_on().collect())
     }
 
-    /// Notes the facts of a checkpoint that a node found on its disk. The checkpoint makes facts durable that were only staged when it was
-    /// written.
-    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
-        if role == atoll_native::roles::LOG_SERVER
-            && !state.is_empty()
-            && self.found_facts(who, state).is_none()
-        {
-            verdict.fail("HARNESS: a LogServer's checkpoint does not decode as the oracle knows it");
+    /// Returns how many Loglets are sealed on a majority and belong to no chain.
+    fn reconfigurations(&self) -> u64 {
+        let sealed =
+            |g: &&Ghost| !g.chained && g.config.as_ref().is_some_and(|c| g.sealed_servers() >= c.quorum());
+        self.loglets.values().filter(sealed).count() as u64
+    }
+}
+
+impl NativeOracle {
+    /// Returns whether a configuration of the Loglet was seen.
+    fn knows(&self, loglet: LogletId) -> bool {
+        self.loglets.get(&loglet).is_some_and(|g| g.config.is_some())
+    }
+
+    /// Notes the configuration of a Loglet.
+    fn learn(&mut self, loglet: LogletId, config: &Bytes) {
+        if config.is_empty() {
+            return;
+        }
+        let ghost = self.loglets.entry(loglet).or_default();
+        if ghost.config.is_none() {
+            ghost.config = NativeConfig::from_bytes(config.clone()).ok();
+            match ghost.config.as_ref().map_or(0, |c| c.servers.len()) {
+                1 => hit("sim.native.one_server"),
+                3 => hit("sim.native.three_servers"),
+                5 => hit("sim.native.five_servers"),
+                _ => {}
+            }
+            ghost.advance();
         }
     }
 
@@ -368,23 +267,6 @@ impl NativeOracle {
             _ => {}
         }
         Some(())
-    }
-
-    /// Checks and notes a frame that leaves a node.
-    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
-        match wire.envelope.exchange {
-            Exchange::Request(number) => {
-                let life = wire.from.life;
-                self.request((wire.from.node, life, wire.to, number), wire.frame(), verdict);
-            }
-            Exchange::Reply(number) => {
-                let key = (wire.to, wire.to_life.unwrap_or(0), wire.from.node, number);
-                if let Some(asked) = self.asked.remove(&key) {
-                    self.reply(wire.from, asked, wire.frame(), verdict);
-                }
-            }
-            Exchange::Post => self.post(wire.from, wire.to, wire.frame(), verdict),
-        }
     }
 
     fn request(&mut self, key: Request, frame: &Frame, verdict: &mut Violations) {

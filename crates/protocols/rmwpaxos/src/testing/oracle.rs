@@ -1,4 +1,5 @@
-//! Checks RMWPaxos from outside the nodes: promises and votes as they are synced, proposals as they are sent.
+//! Checks RMWPaxos from outside the nodes: promises and votes as they are synced, proposals as they are sent. Of the
+//! protocol, the oracle uses only the messages, the records, the types in them, and the number of the acceptor's role.
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
@@ -10,12 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId};
-use atoll_rmwpaxos::{Ballot, GroupConfig, RegisterState, message as msg};
 use bytes::Bytes;
 
-use crate::oracle::log::digest;
-use crate::world::observer::{OnWire, Violations, Who};
+use atoll_contract::testing::{Chosen, Group, Member, OnWire, Oracle, Violations, Who, digest};
+use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId};
+
+use crate::roles::ACCEPTOR;
+use crate::{Ballot, GroupConfig, RegisterState, message as msg};
 
 /// Group epoch and name of a register.
 type Key = (u64, String);
@@ -46,17 +48,6 @@ struct Ghost {
     chosen: Option<Ballot>,
 }
 
-/// A chosen value of a register, for the oracles that check its contents.
-#[derive(Clone, Debug)]
-pub struct Chosen {
-    /// The register.
-    pub name: String,
-    /// Its version.
-    pub version: u64,
-    /// Its value.
-    pub value: Bytes,
-}
-
 #[derive(Clone, Debug)]
 struct Asked {
     key: Key,
@@ -67,7 +58,7 @@ struct Asked {
 
 /// All registers of a run.
 #[derive(Debug, Default)]
-pub struct RmwOracle {
+pub(super) struct RmwOracle {
     groups: BTreeMap<u64, GroupConfig>,
     /// The epoch of the newest group that was opened.
     opened: u64,
@@ -78,54 +69,26 @@ pub struct RmwOracle {
     known: BTreeMap<String, u64>,
 }
 
-impl RmwOracle {
-    /// Notes the data directory of a node that has started.
-    pub fn booted(&mut self, who: &Who) {
+impl Oracle for RmwOracle {
+    fn booted(&mut self, who: &Who) {
         self.storages.insert(who.node, who.storage);
     }
 
-    /// Takes the versions that were chosen since the last call. Those of one register are in rising order.
-    pub fn take_chosen(&mut self) -> Vec<Chosen> {
-        std::mem::take(&mut self.chosen)
-    }
-
-    /// Returns how many groups took over so far.
-    pub fn hand_overs(&self) -> u64 {
-        (self.groups.len() as u64).saturating_sub(1)
-    }
-
-    /// Returns the newest group that was opened, according to the synced facts.
-    pub fn newest_group(&self) -> Option<&GroupConfig> {
-        self.groups.get(&self.opened)
-    }
-
-    /// Returns whether a hand-over is in progress.
-    pub fn is_handing_over(&self) -> bool {
-        self.groups.keys().next_back().is_some_and(|newest| *newest != self.opened)
-    }
-
-    /// Returns whether somebody has proposed a hand-over. It may be chosen at any time, and then cannot be undone.
-    pub fn may_be_handing_over(&self) -> bool {
-        let root = self.registers.get(&(self.opened, String::new()));
-        let is_move = |p: &Proposal| p.state.as_ref().is_some_and(|s| s.moved.is_some());
-        self.is_handing_over() || root.is_some_and(|ghost| ghost.proposals.values().any(is_move))
-    }
-
-    fn learn(&mut self, group: &GroupConfig, verdict: &mut Violations) {
-        match self.groups.get(&group.epoch) {
-            Some(other) if other != group => {
-                verdict.fail(format!("§9a two groups: epoch {} is {other} and {group}", group.epoch));
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
+        match wire.envelope.exchange {
+            Exchange::Request(number) => self.request(wire, number, verdict),
+            Exchange::Reply(number) => {
+                let key = (wire.to, wire.to_life.unwrap_or(0), wire.from.node, number);
+                if let Some(asked) = self.asked.remove(&key) {
+                    self.reply(&wire.from, asked, wire.frame(), verdict);
+                }
             }
-            Some(_) => {}
-            None => {
-                self.groups.insert(group.epoch, group.clone());
-            }
+            Exchange::Post => {}
         }
     }
 
-    /// Checks and notes journal records of an acceptor that became durable.
-    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
-        for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_rmwpaxos::roles::ACCEPTOR) {
+    fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == ACCEPTOR) {
             if record.kind != RecordKind::Fact {
                 continue;
             }
@@ -136,10 +99,8 @@ impl RmwOracle {
         }
     }
 
-    /// Notes the facts of a checkpoint that a node found on its disk. The checkpoint makes facts durable that were only staged when it was
-    /// written.
-    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
-        if role != atoll_rmwpaxos::roles::ACCEPTOR || state.is_empty() {
+    fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
+        if role != ACCEPTOR || state.is_empty() {
             return;
         }
         let Ok(image) = msg::AcceptorImage::from_bytes(state.clone()) else {
@@ -155,6 +116,45 @@ impl RmwOracle {
                 if slot.voted > acceptor.voted {
                     self.voted(who, key, slot.voted, &slot.state, verdict);
                 }
+            }
+        }
+    }
+
+    fn take_chosen(&mut self) -> Vec<Chosen> {
+        std::mem::take(&mut self.chosen)
+    }
+
+    fn group(&self) -> Option<Group> {
+        let group = self.groups.get(&self.opened)?;
+        let members = group.members.iter().map(|m| Member { node: m.node, storage: m.storage }).collect();
+        Some(Group { epoch: group.epoch, members })
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.groups.keys().next_back().is_some_and(|newest| *newest != self.opened)
+    }
+
+    fn may_be_handing_over(&self) -> bool {
+        let root = self.registers.get(&(self.opened, String::new()));
+        let is_move = |p: &Proposal| p.state.as_ref().is_some_and(|s| s.moved.is_some());
+        self.is_handing_over() || root.is_some_and(|ghost| ghost.proposals.values().any(is_move))
+    }
+
+    /// Returns how many groups took over so far.
+    fn reconfigurations(&self) -> u64 {
+        (self.groups.len() as u64).saturating_sub(1)
+    }
+}
+
+impl RmwOracle {
+    fn learn(&mut self, group: &GroupConfig, verdict: &mut Violations) {
+        match self.groups.get(&group.epoch) {
+            Some(other) if other != group => {
+                verdict.fail(format!("§9a two groups: epoch {} is {other} and {group}", group.epoch));
+            }
+            Some(_) => {}
+            None => {
+                self.groups.insert(group.epoch, group.clone());
             }
         }
     }
@@ -302,20 +302,6 @@ impl RmwOracle {
         }
         for b in later {
             self.contains(key, ballot, b, verdict);
-        }
-    }
-
-    /// Checks and notes a frame that leaves a node.
-    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
-        match wire.envelope.exchange {
-            Exchange::Request(number) => self.request(wire, number, verdict),
-            Exchange::Reply(number) => {
-                let key = (wire.to, wire.to_life.unwrap_or(0), wire.from.node, number);
-                if let Some(asked) = self.asked.remove(&key) {
-                    self.reply(wire.from, asked, wire.frame(), verdict);
-                }
-            }
-            Exchange::Post => {}
         }
     }
 

@@ -5,17 +5,16 @@
 //! The oracle therefore checks three things without asking the server:
 //!
 //! - a record on its disk that skips offsets has a known tail that covers them;
-//! - no record has a known tail above those that were sent to the node (native-N9, in `native.rs`, checks that those are true);
+//! - no record has a known tail above those that were sent to the node (native-N9, in `oracle.rs`, checks that those are true);
 //! - below a local tail that the server reports, every offset is on its disk, or below a known tail or trim that was sent to it.
 
 use std::collections::BTreeMap;
 
+use atoll_contract::testing::{Violations, Who};
 use atoll_contract::{LogletId, Offset};
-use atoll_core::{Decode, NodeId, Record, StorageId};
-use atoll_core::{DecodeError, Reader};
+use atoll_core::{Decode, DecodeError, NodeId, Reader, Record, StorageId};
 
-use crate::oracle::native::MAX_OFFSETS;
-use crate::world::observer::{Violations, Who};
+use super::ghost::MAX_OFFSETS;
 
 /// The head of an entry record, parsed by the oracle itself.
 pub(super) struct Head {
@@ -112,12 +111,11 @@ impl Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_core::Incarnation;
 
     const LOGLET: LogletId = LogletId(7);
 
     fn who() -> Who {
-        Who { host: 0, node: NodeId(1), life: 1, incarnation: Incarnation(1), storage: StorageId(1) }
+        Who { node: NodeId(1), life: 1, storage: StorageId(1) }
     }
 
     fn entry(first: u64, filled: bool, known_tail: u64) -> Head {
