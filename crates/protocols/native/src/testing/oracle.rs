@@ -1,6 +1,6 @@
 //! Checks native Loglets from outside the nodes, using only frames and synced journal records: which disks have which copies, what servers
-//! report about themselves, and what is acknowledged. Of the protocol, the oracle uses only the messages, the configuration and the number of
-//! the server's role.
+//! report about themselves, and what is acknowledged. Of the protocol, the oracle uses only the messages, the configuration and the number
+//! of the server's role.
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
