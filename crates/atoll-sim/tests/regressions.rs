@@ -85,6 +85,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "an older copy brought a segment back beside the spare that was made of it, and the journal counted that spare twice",
     ),
     (
+        "zookeeper-stores",
+        70559,
+        "a store began to fail at the end of the load, and the replica had halted over it when all nodes were asked for their state",
+    ),
+    (
         "slow-links",
         9,
         "a node whose links were slow blamed the sequencer for it, wherever that was, and the log went back and forth between the others",

@@ -264,7 +264,8 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
         let client = Client::new(stage.clone(), doors.clone(), oracle.clone(), id, think, timeout_ms);
         stage.spawn("zookeeper.client", client.run());
     }
-    stage.spawn("stores", holders(stage.clone(), doors.clone(), oracle.clone(), stores));
+    let ended = Flag::default();
+    stage.spawn("stores", holders(stage.clone(), doors.clone(), oracle.clone(), stores, ended.clone()));
     // `holders` slows disks, one at a time.
     let menu = Menu { reset: rng.below(2), ..Menu::NONE };
     let faults = Faults {
@@ -274,15 +275,32 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
         may_lose: Box::new(|_| false),
         nervous: 0,
     };
-    let demand = zookeeper::demand(stage.clone(), doors.clone(), oracle.clone());
+    let demand = {
+        let (stage, doors, oracle) = (stage.clone(), doors.clone(), oracle.clone());
+        async move {
+            // A node whose store fails may halt until then.
+            stage.waits_for("the end of the last failure of a store".to_owned());
+            while !ended.is_up() {
+                stage.pause(Duration::from_millis(50)).await;
+            }
+            zookeeper::demand(stage, doors, oracle).await;
+        }
+    };
     let outcome = play(&mut world, &stage, &mut rng, faults, demand);
     doors.close_all();
     watch_applied(false);
     outcome
 }
 
-/// Lets the store of a node that holds sessions fail, repeatedly.
-async fn holders(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle, stores: Stores) {
+/// Lets the store of a node that holds sessions fail, repeatedly. Raises `ended` after the end of the load, when no store fails any
+/// more.
+async fn holders(
+    stage: Stage<NodeHandles>,
+    doors: Doors,
+    oracle: ZooKeeperOracle,
+    stores: Stores,
+    ended: Flag,
+) {
     stage.pause(Duration::from_secs(3)).await;
     while !stage.over.is_up() {
         let hosts = stage.cluster.hosts();
@@ -302,8 +320,10 @@ async fn holders(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
         let how = if stage.below(2) == 0 { Persistence::Passing } else { Persistence::Lasting };
         stores.fail(storage, Some(how));
         let let_go = async {
-            // It may keep its sessions until it is out of service, which takes entries that it cannot apply.
-            while !oracle.held_by(node).is_empty() || engine.out_of_service().is_none() {
+            // It may keep its sessions until it is out of service, which takes entries that it cannot apply. Without a load there may
+            // be none.
+            let is_over = || stage.over.is_up();
+            while !is_over() && (!oracle.held_by(node).is_empty() || engine.out_of_service().is_none()) {
                 stage.pause(Duration::from_millis(100)).await;
                 oracle.follow(stage.env.now().0);
             }
@@ -330,4 +350,5 @@ async fn holders(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
         }
         stage.pause(Duration::from_secs(3)).await;
     }
+    ended.raise();
 }
