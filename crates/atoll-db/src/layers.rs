@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::key_range::{Direction, KeyRange};
-use crate::store::{StoreError, StoreSnapshot, VersionedMap};
+use crate::store::{InMemory, StoreError, StoreSnapshot, VersionedMap};
 
 /// Shows one state of the replica if it is read at one version. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -57,6 +57,13 @@ impl Layers {
         match self.get_overlay(key, at) {
             Some(value) => Ok(value),
             None => self.base.get(key),
+        }
+    }
+
+    pub(crate) fn get_in_memory(&self, key: &[u8], at: u64) -> InMemory {
+        match self.get_overlay(key, at) {
+            Some(value) => InMemory::Known(value),
+            None => self.base.get_in_memory(key),
         }
     }
 
@@ -175,6 +182,10 @@ mod tests {
     impl StoreSnapshot for Passing {
         fn is_in_memory(&self) -> bool {
             false
+        }
+
+        fn get_in_memory(&self, _key: &[u8]) -> InMemory {
+            InMemory::OnDisk
         }
 
         fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {

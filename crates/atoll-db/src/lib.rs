@@ -44,7 +44,8 @@ pub use hosted::{Applications, Slot};
 pub use key_range::{Direction, KeyRange};
 pub use replica::{Halt, HashAt};
 pub use store::{
-    Bound, FjallStore, MemoryStore, Owner, OwnerError, Persistence, Store, StoreError, StoreSnapshot,
+    Bound, Change, FjallStore, InMemory, MemoryStore, Owner, OwnerError, Persistence, Store, StoreError,
+    StoreSnapshot,
 };
 pub use transfer::{ReplicaRole, Rot, RotKind, Shelf};
 pub use tx::{Savepoint, Tx};

@@ -9,7 +9,7 @@ use atoll_contract::LogPos;
 use crate::application::AppId;
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::Layers;
-use crate::store::{Hold, StoreError};
+use crate::store::{Hold, InMemory, StoreError};
 
 /// The number of entries that a scan fetches at a time.
 pub(crate) const PAGE_ENTRIES: usize = 128;
@@ -27,7 +27,8 @@ pub(crate) struct Published {
 /// An application's state after whole log entries: immutable, cheap to clone, usable from any thread. Hold it no longer than one
 /// request takes: the data that it shows stays in memory or on disk until it is dropped.
 ///
-/// Reads may touch the disk. Large scans belong on a separate thread (contracts X20).
+/// [`View::get_in_memory`] never waits for a disk. All other reads may, and large scans take long: they belong on a thread that may
+/// wait (contracts X20).
 #[derive(Clone, Debug)]
 pub struct View {
     published: Arc<Published>,
@@ -92,6 +93,21 @@ impl View {
         self.check()?;
         let published = &self.published;
         with_full_key(self.app, key, |key| published.layers.get(key, published.hold.version))
+    }
+
+    /// Returns the value of a key if that needs no disk. Keys that were read or written lately do not need it.
+    pub fn get_in_memory(&self, key: &[u8]) -> InMemory {
+        if self.withheld.is_some() {
+            // The caller that then reads the key gets the reason.
+            return InMemory::OnDisk;
+        }
+        let published = &self.published;
+        with_full_key(self.app, key, |key| published.layers.get_in_memory(key, published.hold.version))
+    }
+
+    /// Returns true if no read of this view ever waits for a disk.
+    pub fn is_in_memory(&self) -> bool {
+        self.published.layers.base.is_in_memory()
     }
 
     /// Returns an iterator over the entries of a range in the given direction. It fetches them page by page.

@@ -10,7 +10,7 @@ use super::gaps::Gaps;
 use super::state_hash::{Before, StateHash};
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
-use crate::store::{Points, Prior, StoreError, StoreSnapshot, VersionedMap};
+use crate::store::{InMemory, Points, Prior, StoreError, StoreSnapshot, VersionedMap};
 
 /// The memory, in bytes, for values that were read from the store. Most writes follow a read of the same key and need its old value
 /// for the hash. Sessions are read with every write.
@@ -79,22 +79,26 @@ impl Working {
         if let Some(value) = self.layers.get_below(key, self.version) {
             return value;
         }
-        if !self.may_read_base() {
-            return None;
-        }
-        match self.layers.base.get(key) {
+        let found = match self.reads {
+            Reads::Anywhere => self.layers.base.get(key).map_err(Failure::Store),
+            Reads::InMemory => match self.layers.base.get_in_memory(key) {
+                InMemory::Known(value) => Ok(value),
+                InMemory::OnDisk => Err(Failure::NotInMemory),
+            },
+        };
+        match found {
             Ok(value) => {
                 self.remember(key, value.clone());
                 value
             }
-            Err(error) => {
-                self.failed.get_or_insert(Failure::Store(error));
+            Err(failure) => {
+                self.failed.get_or_insert(failure);
                 None
             }
         }
     }
 
-    /// Returns true if the store may be read. Otherwise records a failure.
+    /// Returns true if ranges of the store may be read. Otherwise records a failure.
     fn may_read_base(&mut self) -> bool {
         let may = self.reads == Reads::Anywhere || self.layers.base.is_in_memory();
         if !may {
@@ -281,6 +285,10 @@ mod tests {
     impl StoreSnapshot for OnDisk {
         fn is_in_memory(&self) -> bool {
             false
+        }
+
+        fn get_in_memory(&self, _key: &[u8]) -> InMemory {
+            InMemory::OnDisk
         }
 
         fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {

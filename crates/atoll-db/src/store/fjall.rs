@@ -13,7 +13,8 @@ use atoll_core::sync::lock;
 use super::deferred_deletes::DeferredDeletes;
 use super::owner::{Bound, Owner, OwnerError};
 use super::pinned::{Items, Pinned};
-use super::{Change, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
+use super::row_cache::RowCache;
+use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
 use crate::key_range::{Direction, KeyRange};
 
 /// The prefix of the name of a tree, before its number. One tree holds the keys of all applications, whose first byte distinguishes
@@ -28,6 +29,8 @@ const OWNER: &str = "owner";
 const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
 /// The size that fjall's own log may reach on disk before memory is written out. fjall accepts no smaller value.
 const JOURNAL_BYTES: u64 = 128 * 1024 * 1024;
+/// The share of the cache that is for rows, as a fraction: most reads are of single keys.
+const ROWS_OF: (u64, u64) = (3, 4);
 /// The number of files that are kept open. A host that budgets the open files of the process must reserve this many, and some more.
 const CACHED_FILES: usize = 256;
 /// A commit of at least this size is written directly as a file of the tree. It bypasses fjall's own log and its memory, from which
@@ -49,7 +52,9 @@ const MERGED_FILE_BYTES: u64 = 32 * 1024 * 1024;
 /// because they would keep the directory locked.
 pub struct FjallStore {
     path: PathBuf,
+    /// For blocks of files, in fjall.
     cache_bytes: u64,
+    rows: Arc<RowCache>,
     /// None after a failure closed the store. The next operation opens it again.
     open: Option<Open>,
     /// The snapshots that may still be read.
@@ -92,14 +97,16 @@ fn closed(doing: &'static str) -> StoreError {
 }
 
 impl FjallStore {
-    /// Opens the store in a directory, and creates it if it does not exist. Up to `cache_bytes` of the data that was read are
-    /// cached in memory.
+    /// Opens the store in a directory, and creates it if it does not exist. Up to `cache_bytes` of the data that was read or
+    /// committed are cached in memory, most of them as values of single keys, the others as blocks of files.
     ///
     /// # Errors
     /// The store is in use, is damaged, or has another version, or the disk failed.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
-        let open = Open::at(path, cache_bytes)?;
-        Ok(FjallStore { path: path.to_owned(), cache_bytes, open: Some(open), views: Mutex::default() })
+        let of_rows = cache_bytes / ROWS_OF.1 * ROWS_OF.0;
+        let (rows, cache_bytes) = (Arc::new(RowCache::new(of_rows)), cache_bytes - of_rows);
+        let open = Some(Open::at(path, cache_bytes)?);
+        Ok(FjallStore { path: path.to_owned(), cache_bytes, rows, open, views: Mutex::default() })
     }
 
     /// Performs an operation. Opens the store first if an earlier failure closed it, and closes it if this operation fails.
@@ -120,6 +127,8 @@ impl FjallStore {
 
     /// Closes the store and unlocks its directory. Waits for the current reads.
     fn close(&mut self) {
+        // What failed may have happened, in whole or in part.
+        self.rows.clear();
         for view in std::mem::take(&mut *lock(&self.views)).iter().filter_map(Weak::upgrade) {
             let parts = view.parts.write().unwrap_or_else(PoisonError::into_inner).take();
             drop(parts);
@@ -273,7 +282,8 @@ fn write_files(tree: &Keyspace, mut changes: Vec<Change>) -> fjall::Result<()> {
 impl Store for FjallStore {
     fn snapshot(&self) -> Arc<dyn StoreSnapshot> {
         let parts = self.open.as_ref().map(|open| Parts::of(open.db.snapshot(), open.tree.clone()));
-        let view = Arc::new(View { parts: RwLock::new(parts) });
+        let (rows, state) = (self.rows.clone(), self.rows.newest());
+        let view = Arc::new(View { parts: RwLock::new(parts), rows, state });
         let mut views = lock(&self.views);
         views.retain(|view| view.strong_count() > 0);
         views.push(Arc::downgrade(&view));
@@ -281,7 +291,11 @@ impl Store for FjallStore {
     }
 
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
-        self.with(|open| open.commit(changes))
+        let rows = changes.clone();
+        self.rows.advance();
+        self.with(|open| open.commit(changes))?;
+        self.rows.replace(&rows);
+        Ok(())
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
@@ -309,7 +323,10 @@ impl Store for FjallStore {
     }
 
     fn finish_refill(&mut self) -> Result<(), StoreError> {
-        self.with(Open::finish_refill)
+        self.rows.advance();
+        self.with(Open::finish_refill)?;
+        self.rows.clear();
+        Ok(())
     }
 
     fn size_bytes(&self) -> u64 {
@@ -353,6 +370,9 @@ impl Parts {
 /// A snapshot of the store. Its parts are None once the store was closed.
 struct View {
     parts: RwLock<Option<Parts>>,
+    rows: Arc<RowCache>,
+    /// The number of the state that it shows, for the rows.
+    state: u64,
 }
 
 impl fmt::Debug for View {
@@ -382,10 +402,19 @@ impl StoreSnapshot for View {
         false
     }
 
+    fn get_in_memory(&self, key: &[u8]) -> InMemory {
+        self.rows.get(key, self.state)
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        if let InMemory::Known(value) = self.get_in_memory(key) {
+            return Ok(value);
+        }
         let parts = self.parts();
         let Some(parts) = &*parts else { return Err(closed("read")) };
-        Ok(parts.get(key).map_err(failed("read"))?.map(Into::into))
+        let value = parts.get(key).map_err(failed("read"))?.map(Into::into);
+        self.rows.fill(key, value.as_ref(), self.state);
+        Ok(value)
     }
 
     fn page(

@@ -1,25 +1,52 @@
-//! A store in memory. Data that was not persisted is lost in a simulated crash, as on a disk. The handle represents the disk, and a
-//! test can make it fail.
+//! A store in memory. Data that was not persisted is lost in a simulated crash, as on a disk. The handle represents the disk. A test
+//! can make it fail, and can make its reads those of a disk.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 use super::versions::{Hold, Live, VersionedMap};
-use super::{Change, Persistence, Store, StoreError, StoreSnapshot};
+use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot};
 use crate::key_range::{Direction, KeyRange};
 
-/// Whether the simulated disk fails, and how. Shared by the store and its snapshots.
+/// The simulated disk. Shared by the store and its snapshots.
 #[derive(Clone, Debug, Default)]
-struct Failing(Arc<Mutex<Option<Persistence>>>);
+struct Disk {
+    /// Whether it fails, and how.
+    failing: Arc<Mutex<Option<Persistence>>>,
+    /// Whether some keys are not in memory.
+    is_read: Arc<AtomicBool>,
+    /// A version, and the keys that were read from it. These are in memory.
+    cached: Arc<Mutex<(u64, BTreeSet<Bytes>)>>,
+}
 
-impl Failing {
-    fn lock(&self) -> MutexGuard<'_, Option<Persistence>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Disk {
+    fn failing(&self) -> MutexGuard<'_, Option<Persistence>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_read(&self) -> bool {
+        self.is_read.load(Ordering::Relaxed)
+    }
+
+    fn is_in_memory(&self, key: &[u8], version: u64) -> bool {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_here = crc32c::crc32c_append(version as u32, key) & 1 == 0;
+        is_here || (cached.0 == version && cached.1.contains(key))
+    }
+
+    fn remember(&self, key: &[u8], version: u64) {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.0 != version {
+            *cached = (version, BTreeSet::new());
+        }
+        cached.1.insert(Bytes::copy_from_slice(key));
     }
 
     fn check(&self, doing: &'static str) -> Result<(), StoreError> {
-        match *self.lock() {
+        match *self.failing() {
             None => Ok(()),
             Some(persistence) => {
                 Err(StoreError { doing, reason: "a test lets it fail".to_owned(), persistence })
@@ -37,7 +64,7 @@ struct Inner {
     persisted: Arc<Snapshot>,
     /// The second state, while it is filled.
     second: Option<Vec<(Bytes, Bytes)>>,
-    failing: Failing,
+    disk: Disk,
 }
 
 /// See the module documentation. Clones share one store.
@@ -48,28 +75,28 @@ pub struct MemoryStore(Arc<Mutex<Inner>>);
 struct Snapshot {
     map: Arc<VersionedMap>,
     hold: Hold,
-    failing: Failing,
+    disk: Disk,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        MemoryStore(Arc::new(Mutex::new(Inner::of(Vec::new(), Failing::default()))))
+        MemoryStore(Arc::new(Mutex::new(Inner::of(Vec::new(), Disk::default()))))
     }
 }
 
 impl Inner {
-    fn of(items: Vec<(Bytes, Bytes)>, failing: Failing) -> Self {
+    fn of(items: Vec<(Bytes, Bytes)>, disk: Disk) -> Self {
         let live = Arc::new(Live::default());
         let map = Arc::new(VersionedMap::new(live.clone()));
         for (key, value) in items {
             map.put(&key, Some(value), 1);
         }
-        let persisted = Arc::new(Snapshot { map: map.clone(), hold: live.hold(1), failing: failing.clone() });
-        Inner { map, live, version: 1, persisted, second: None, failing }
+        let persisted = Arc::new(Snapshot { map: map.clone(), hold: live.hold(1), disk: disk.clone() });
+        Inner { map, live, version: 1, persisted, second: None, disk }
     }
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot { map: self.map.clone(), hold: self.live.hold(self.version), failing: self.failing.clone() }
+        Snapshot { map: self.map.clone(), hold: self.live.hold(self.version), disk: self.disk.clone() }
     }
 }
 
@@ -87,17 +114,23 @@ impl MemoryStore {
     pub fn crash(&self) {
         let mut inner = self.inner();
         let items = inner.persisted.read(&KeyRange::all(), Direction::Forward, usize::MAX);
-        *inner = Inner::of(items, inner.failing.clone());
+        *inner = Inner::of(items, inner.disk.clone());
     }
 
     /// Makes every operation of the store and of its snapshots fail from now on without an effect. None makes them work again.
     pub fn fail(&self, how: Option<Persistence>) {
-        *self.inner().failing.lock() = how;
+        *self.inner().disk.failing() = how;
+    }
+
+    /// Makes the store behave like one on disk from now on: about half of the keys are not in memory until they are read, and with
+    /// each commit it is another half.
+    pub fn read_from_disk(&self) {
+        self.inner().disk.is_read.store(true, Ordering::Relaxed);
     }
 
     /// Returns how the store currently fails, if it does.
     pub fn failing(&self) -> Option<Persistence> {
-        *self.inner().failing.lock()
+        *self.inner().disk.failing()
     }
 }
 
@@ -108,7 +141,7 @@ impl Store for MemoryStore {
 
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
         let mut inner = self.inner();
-        inner.failing.check("committed")?;
+        inner.disk.check("committed")?;
         inner.version += 1;
         for (key, value) in changes {
             let deleted = value.is_none();
@@ -122,30 +155,30 @@ impl Store for MemoryStore {
 
     fn persist(&mut self) -> Result<(), StoreError> {
         let mut inner = self.inner();
-        inner.failing.check("was synced")?;
+        inner.disk.check("was synced")?;
         inner.persisted = Arc::new(inner.snapshot());
         Ok(())
     }
 
     fn begin_refill(&mut self) -> Result<(), StoreError> {
         let mut inner = self.inner();
-        inner.failing.check("was refilled")?;
+        inner.disk.check("was refilled")?;
         inner.second = Some(Vec::new());
         Ok(())
     }
 
     fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError> {
         let mut inner = self.inner();
-        inner.failing.check("was refilled")?;
+        inner.disk.check("was refilled")?;
         inner.second.get_or_insert_default().extend(items);
         Ok(())
     }
 
     fn finish_refill(&mut self) -> Result<(), StoreError> {
         let mut inner = self.inner();
-        inner.failing.check("was refilled")?;
+        inner.disk.check("was refilled")?;
         let items = inner.second.take().unwrap_or_default();
-        *inner = Inner::of(items, inner.failing.clone());
+        *inner = Inner::of(items, inner.disk.clone());
         Ok(())
     }
 
@@ -156,11 +189,23 @@ impl Store for MemoryStore {
 
 impl StoreSnapshot for Snapshot {
     fn is_in_memory(&self) -> bool {
-        true
+        !self.disk.is_read()
+    }
+
+    fn get_in_memory(&self, key: &[u8]) -> InMemory {
+        let (disk, version) = (&self.disk, self.hold.version);
+        // Whoever reads a disk that fails learns of the error.
+        if disk.failing().is_some() || (disk.is_read() && !disk.is_in_memory(key, version)) {
+            return InMemory::OnDisk;
+        }
+        InMemory::Known(self.map.get(key, version).flatten())
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        self.failing.check("read")?;
+        self.disk.check("read")?;
+        if self.disk.is_read() {
+            self.disk.remember(key, self.hold.version);
+        }
         Ok(self.map.get(key, self.hold.version).flatten())
     }
 
@@ -170,7 +215,7 @@ impl StoreSnapshot for Snapshot {
         direction: Direction,
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        self.failing.check("read")?;
+        self.disk.check("read")?;
         Ok(self.read(range, direction, limit))
     }
 }

@@ -11,6 +11,7 @@ mod memory;
 mod owner;
 mod pinned;
 mod points;
+mod row_cache;
 mod versions;
 
 use std::fmt;
@@ -28,6 +29,15 @@ pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
 
 /// A change of one key: a new value, or None to delete the key.
 pub type Change = (Bytes, Option<Bytes>);
+
+/// What memory alone says about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InMemory {
+    /// The value of the key. None: the key does not exist.
+    Known(Option<Bytes>),
+    /// The key must be read from the disk.
+    OnDisk,
+}
 
 /// Whether an error of a store may be temporary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +148,9 @@ pub trait Store: Send + fmt::Debug {
 pub trait StoreSnapshot: Send + Sync + fmt::Debug {
     /// Returns true if reads never wait for a disk.
     fn is_in_memory(&self) -> bool;
+
+    /// Returns the value of a key if that needs no disk.
+    fn get_in_memory(&self, key: &[u8]) -> InMemory;
 
     /// Returns the value of a key.
     ///
