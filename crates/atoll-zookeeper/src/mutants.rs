@@ -18,5 +18,9 @@ atoll_core::mutants! {
     ZK_WATCH_FIRES_AGAIN = "ZkWatchFiresAgain", caught by ["zookeeper"];
     /// A node that was due when a door looked is deleted even if it has changed since.
     ZK_REAP_UNGUARDED = "ZkReapUnguarded", caught by ["zookeeper"];
+    /// Events of newer changes go out before the reply of a read that another thread makes from an older view.
+    ZK_EVENTS_PASS_READS = "ZkEventsPassReads", caught by ["zookeeper"];
+    /// A read that another thread makes is made from the newest view, and shows later writes of its own session.
+    ZK_READS_ELSEWHERE_SEE_MORE = "ZkReadsElsewhereSeeMore", caught by ["zookeeper"];
     ZK_QUOTA_FORGETS_DELETES = "ZkQuotaForgetsDeletes", caught by ["zookeeper"];
 }

@@ -62,6 +62,8 @@ pub struct Replicas<T> {
     pub stores: Stores,
     /// The wall clocks of the nodes.
     pub walls: Walls,
+    /// Whether the stores read from disks: some keys are not in memory.
+    pub on_disk: bool,
     starts: u64,
 }
 
@@ -86,7 +88,14 @@ impl<T: Tenant> Replicas<T> {
         options.timings.silent_after = Duration::from_millis(600);
         let nodes =
             Nodes { members, founders: members.min(3), options, programs: Default::default(), starts: 0 };
-        Replicas { nodes, tenant, stores: Stores::default(), walls: Walls::default(), starts: 0 }
+        Replicas {
+            nodes,
+            tenant,
+            stores: Stores::default(),
+            walls: Walls::default(),
+            on_disk: false,
+            starts: 0,
+        }
     }
 
     /// Runs these programs on the hosts.
@@ -107,6 +116,9 @@ impl<T: Tenant> Replicas<T> {
         let store = stores.entry(of).or_default();
         if may_lose && self.starts.is_multiple_of(LOSES_STORE_EVERY) {
             *store = MemoryStore::new();
+        }
+        if self.on_disk {
+            store.read_from_disk();
         }
         store.crash();
         store.clone()

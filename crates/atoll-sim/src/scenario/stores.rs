@@ -248,7 +248,8 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
     let doors_there = Arc::new(OnceLock::new());
     let tenant =
         WithDoors { doors: doors_there.clone(), rng: rng.fork(), skew_permille: weather.skew_permille };
-    let assembly = Replicas::new(members, tenant);
+    let mut assembly = Replicas::new(members, tenant);
+    assembly.on_disk = seed & 2 == 0;
     let stores = assembly.stores.clone();
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);

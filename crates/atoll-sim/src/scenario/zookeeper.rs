@@ -45,6 +45,7 @@ pub const SCENARIO: Scenario = Scenario {
         "sim.zookeeper.taken_over",
         "sim.zookeeper.told_late",
         "sim.zookeeper.ttl_ended",
+        "zk.read.elsewhere",
     ]],
     full: true,
 };
@@ -79,7 +80,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let doors_there = Arc::new(OnceLock::new());
     let tenant =
         WithDoors { doors: doors_there.clone(), rng: rng.fork(), skew_permille: weather.skew_permille };
-    let assembly = Replicas::new(members, tenant);
+    let mut assembly = Replicas::new(members, tenant);
+    // In half of the runs, some reads wait for a disk, and the door makes them beside everything else.
+    assembly.on_disk = seed & 2 == 0;
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());

@@ -88,8 +88,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.replied(1);
                 }
                 Ready::Serve(bytes) => self.serve(&bytes)?,
+                Ready::LookedUp(bytes, times) => self.serve_looked_up(&bytes, times)?,
                 Ready::Watches(again) => self.watch_again(again)?,
-                Ready::Listed(Listed { mut reply, place }) => {
+                Ready::Listed(Listed { mut reply, refused, place }, watch) => {
+                    self.settle(watch, refused);
                     frame::set_zxid(&mut reply, self.zxid);
                     // Do not hold a large reply in memory twice.
                     if self.out.is_empty() {

@@ -53,7 +53,7 @@ pub(crate) fn subject(op: OpCode, body: &[u8]) -> Result<Option<String>, ErrorCo
 /// Returns whether a subtree is small enough to be counted. False also if that cannot be determined.
 pub(crate) async fn is_small(shared: Arc<Shared>, top: &str) -> bool {
     let view = shared.engine.view();
-    let all = read::counters(&view).map_or(i64::MAX, |counters| counters.nodes);
+    let all = shared.read(view.clone(), read::counters).await.map_or(i64::MAX, |counters| counters.nodes);
     if usize::try_from(all).is_ok_and(|all| all <= MAX_COUNTED) {
         return true;
     }

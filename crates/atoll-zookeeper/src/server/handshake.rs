@@ -150,7 +150,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let mut out = Vec::new();
     let read_only = shared.is_read_only();
     let opened = match read_only {
-        true => Some(read_only::admit(shared, &asked)?),
+        true => Some(read_only::admit(shared, &asked).await?),
         false => open_in_time(shared, &asked).await?,
     };
     let Some((session, password)) = opened else {
@@ -219,12 +219,12 @@ async fn read_first<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) 
 
 /// Waits until this node has applied all changes that the client has seen, because a client must never see an older state.
 async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
-    let newest = || read::counters(&shared.engine.view()).map(|c| c.zxid);
-    if seen <= newest()? {
+    let newest = || shared.read(shared.engine.view(), read::counters);
+    if seen <= newest().await?.zxid {
         return Ok(());
     }
     shared.engine.barrier().await?.map_err(|e| Ended::Log(e.to_string()))?;
-    match newest()? {
+    match newest().await?.zxid {
         newest if seen > newest => Err(Ended::Ahead { seen, newest }),
         _ => Ok(()),
     }

@@ -36,9 +36,12 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
     let mut looks = 0;
     loop {
         ticks.tick().await;
-        let found = match look(shared, &shared.engine.view()) {
-            Ok(found) => found,
-            Err(error) => {
+        let (its, view) = (shared.clone(), shared.engine.view());
+        // If the work was broken off, the node is stopping.
+        let found = match shared.beside(move || look(&its, &view)).await {
+            Ok(Ok(found)) => found,
+            Err(_) => continue,
+            Ok(Err(error)) => {
                 tracing::error!(%error, "/zookeeper/config cannot be kept");
                 continue;
             }

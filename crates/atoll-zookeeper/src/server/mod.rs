@@ -13,7 +13,8 @@
 //! | `connection.rs`, `answers.rs` | the turns of an established connection; its answers in order |
 //! | `pending.rs`, `order.rs` | the queue of unanswered requests; which writes wait for which reads; `sync` and read-your-writes |
 //! | `reads.rs`, `watching.rs` | requests that are answered from the view |
-//! | `walk.rs` | reads of many keys, in steps |
+//! | `part.rs` | reads of one node |
+//! | `walk.rs`, `job.rs` | reads in steps that other threads make: of many keys, and of what is not in memory |
 //! | `turn.rs` | how much a connection may do before the others get their turn |
 //! | `tls.rs`, `subject.rs` | TLS, and the subject of a client's certificate |
 //! | `sasl.rs`, `digest_md5.rs` | SASL |
@@ -37,11 +38,13 @@ pub mod figures;
 pub(crate) mod frame;
 mod handshake;
 mod housekeeping;
+mod job;
 pub mod latency;
 pub mod membership;
 pub mod monitor;
 pub mod options;
 mod order;
+mod part;
 mod pending;
 mod read_only;
 mod reads;
@@ -76,11 +79,12 @@ use crate::event::Event;
 use crate::jute::records::ConnectRequest;
 use crate::session::keeper::Sessions;
 use crate::tree::ZooKeeper;
-use crate::tree::read::{self, ReadError};
+use crate::tree::read::{self, OnlyInMemory, ReadError, Source};
 use crate::watch::outbox::End;
 use crate::watch::table::Limits;
 use crate::watch::{ConnectionId, Watches};
 use figures::{ConnectionFigures, Figures};
+use handshake::Ended;
 use membership::Addresses;
 use options::Options;
 
@@ -121,6 +125,11 @@ pub trait Cluster: Send + Sync {
     /// thread finishes, and a seed would no longer determine one run.
     fn has_threads(&self) -> bool {
         true
+    }
+
+    /// Returns how long such work takes where there are no other threads. It is done at the end of that time.
+    fn work_takes(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Returns whether this node's disk is nearly full. Writes that would add data are then refused.
@@ -184,9 +193,31 @@ impl Shared {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
         if !self.cluster.has_threads() {
+            let takes = self.cluster.work_takes();
+            if !takes.is_zero() {
+                tokio::time::sleep(takes).await;
+            }
             return Ok(work());
         }
         tokio::task::spawn_blocking(work).await
+    }
+
+    /// Reads from memory if everything is there, and otherwise on another thread, which may wait for the disk.
+    ///
+    /// # Errors
+    /// The store cannot be read, or the node is stopping.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        view: View,
+        read: impl Fn(&dyn Source) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, Ended> {
+        match read(&OnlyInMemory(&view)) {
+            Err(ReadError::OnDisk) => {
+                let done = self.beside(move || read(&view)).await;
+                Ok(done.map_err(|e| Ended::Log(e.to_string()))??)
+            }
+            done => Ok(done?),
+        }
     }
 
     /// Counts writes above a quota, and logs a warning for some of them.

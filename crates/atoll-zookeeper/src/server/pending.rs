@@ -9,13 +9,14 @@ use atoll_core::testing::mutant;
 use atoll_db::{BarrierError, LogPos, Proposed, Stopped};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::handshake::Ended;
 use super::order::{Touched, shows, touched};
 use super::room;
 use super::walk::{Elsewhere, Listed};
-use super::watching::Again;
+use super::watching::{Again, NewWatch};
 use crate::jute::codes::OpCode;
 use crate::jute::records::RequestHeader;
 use crate::jute::{Jute, Reader};
@@ -35,13 +36,21 @@ pub(crate) enum Pending {
     Behind(Bytes),
     /// The same, when it must also wait until the view shows everything that the client was already notified of.
     View { frame: Bytes, applied: Ticket<Result<LogPos, Stopped>> },
+    /// A request that sets a watch and is served again once its node was looked up, and the number of times that it was.
+    LookUp { frame: Bytes, looked_up: JoinHandle<()>, times: u8 },
     /// Watches that are registered over several turns. They wait until the view shows everything that the client was already
-    /// notified of.
-    Watches { again: Again, applied: Option<Ticket<Result<LogPos, Stopped>>> },
-    /// A long read on other threads. It waits for its reply.
-    Elsewhere(Elsewhere),
+    /// notified of, or until the next nodes are in memory.
+    Watches { again: Again, wait: Option<Wait> },
+    /// A read on other threads, which is long or needs the disk, with the watch that it sets. It waits for its reply.
+    Elsewhere { read: Elsewhere, watch: Option<NewWatch> },
     /// A reply that is complete, and waits until all earlier requests are answered.
     Reply(Vec<u8>),
+}
+
+/// What watches wait for before the next of them are registered.
+pub(crate) enum Wait {
+    Applied(Ticket<Result<LogPos, Stopped>>),
+    LookedUp(JoinHandle<()>),
 }
 
 /// What the connection must do for the first request.
@@ -54,12 +63,14 @@ pub(crate) enum Ready {
     Synced { xid: i32, path: String },
     /// Answer this frame from the view.
     Serve(Bytes),
+    /// Answer this frame from the view. Its node was looked up so many times.
+    LookedUp(Bytes, u8),
     /// Send this complete reply.
     Reply(Vec<u8>),
     /// Register the next watches.
     Watches(Again),
-    /// Send this complete reply, which was read from an earlier view.
-    Listed(Listed),
+    /// Send this complete reply, which was read from an earlier view. The watch goes if it reports an error.
+    Listed(Listed, Option<NewWatch>),
 }
 
 /// Returns the operation and the body of a frame.
@@ -81,7 +92,10 @@ impl Pending {
     /// Returns the number of bytes on the heap that the request holds.
     fn bytes(&self) -> usize {
         match self {
-            Pending::Held(frame) | Pending::Behind(frame) | Pending::View { frame, .. } => frame.len(),
+            Pending::Held(frame)
+            | Pending::Behind(frame)
+            | Pending::View { frame, .. }
+            | Pending::LookUp { frame, .. } => frame.len(),
             Pending::Reply(reply) => reply.len(),
             Pending::Watches { again, .. } => again.bytes(),
             _ => 0,
@@ -111,13 +125,23 @@ impl Pending {
                 ready!(Pin::new(applied).poll(cx))?.map_err(|e| Ended::Log(e.to_string()))?;
                 Ready::Serve(std::mem::take(frame))
             }
-            Pending::Watches { again, applied } => {
-                if let Some(applied) = applied {
-                    ready!(Pin::new(applied).poll(cx))?.map_err(|e| Ended::Log(e.to_string()))?;
+            Pending::LookUp { frame, looked_up, times } => {
+                // What could not be looked up is read again, and its error ends the connection.
+                drop(ready!(Pin::new(looked_up).poll(cx)));
+                Ready::LookedUp(std::mem::take(frame), *times)
+            }
+            Pending::Watches { again, wait } => {
+                match wait {
+                    None => {}
+                    Some(Wait::Applied(applied)) => {
+                        ready!(Pin::new(applied).poll(cx))?.map_err(|e| Ended::Log(e.to_string()))?;
+                    }
+                    // A node that could not be looked up is read again, and its error ends the connection.
+                    Some(Wait::LookedUp(looked_up)) => drop(ready!(Pin::new(looked_up).poll(cx))),
                 }
                 Ready::Watches(std::mem::take(again))
             }
-            Pending::Elsewhere(elsewhere) => Ready::Listed(ready!(elsewhere.poll(cx))?),
+            Pending::Elsewhere { read, watch } => Ready::Listed(ready!(read.poll(cx))?, watch.take()),
             Pending::Reply(reply) => Ready::Reply(std::mem::take(reply)),
         }))
     }
@@ -140,7 +164,7 @@ impl Queue {
     /// Returns whether one of the first `before` requests is a read that would show the write.
     fn is_shown(&self, write: Touched<'_>, before: usize) -> bool {
         self.queue.iter().take(before).any(|pending| match pending {
-            Pending::Behind(frame) | Pending::View { frame, .. } => {
+            Pending::Behind(frame) | Pending::View { frame, .. } | Pending::LookUp { frame, .. } => {
                 let (op, body) = parts(frame);
                 shows(op.map_or(Touched::Nothing, |op| touched(op, body)), write)
             }
@@ -179,7 +203,7 @@ impl Queue {
 
     /// Returns whether the first request is being read on another thread.
     pub(crate) fn is_elsewhere(&self) -> bool {
-        matches!(self.queue.front(), Some(Pending::Elsewhere(_)))
+        matches!(self.queue.front(), Some(Pending::Elsewhere { .. }))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -65,12 +65,15 @@ impl Shared {
 ///
 /// # Errors
 /// The client did not ask for this mode, it has seen more than is here, or this node does not know its session. Another node may.
-pub(crate) fn admit(shared: &Shared, asked: &ConnectRequest<'_>) -> Result<(SessionAnswer, Password), Ended> {
+pub(crate) async fn admit(
+    shared: &Shared,
+    asked: &ConnectRequest<'_>,
+) -> Result<(SessionAnswer, Password), Ended> {
     if asked.read_only != Some(true) {
         return Err(Ended::Here(End::OutOfTouch));
     }
     let view = shared.engine.view();
-    let newest = read::counters(&view)?.zxid;
+    let newest = shared.read(view.clone(), read::counters).await?.zxid;
     if asked.last_zxid_seen > newest {
         return Err(Ended::Ahead { seen: asked.last_zxid_seen, newest });
     }
@@ -84,8 +87,10 @@ pub(crate) fn admit(shared: &Shared, asked: &ConnectRequest<'_>) -> Result<(Sess
         let timeout_ms = shared.timeout_ms(asked);
         return Ok((SessionAnswer { session, moves: 0, timeout_ms }, password));
     }
-    let known = read::session(&view, asked.session)?.filter(|s| asked.password == Some(&s.password[..]));
+    let session = asked.session;
+    let known = shared.read(view, move |source| read::session(source, session)).await?;
+    let known = known.filter(|s| asked.password == Some(&s.password[..]));
     let known = known.ok_or(Ended::Here(End::OutOfTouch))?;
-    let answer = SessionAnswer { session: asked.session, moves: known.moves, timeout_ms: known.timeout_ms };
+    let answer = SessionAnswer { session, moves: known.moves, timeout_ms: known.timeout_ms };
     Ok((answer, known.password))
 }

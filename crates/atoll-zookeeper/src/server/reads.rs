@@ -4,29 +4,31 @@ use atoll_db::View;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Shared;
 use super::connection::Connection;
 use super::frame;
 use super::handshake::Ended;
+use super::job::Job;
+use super::part::Part;
 use super::pending::Pending;
 use super::walk::{Asking, Elsewhere, Walk};
-use crate::acl;
-use crate::jute::codes::{ErrorCode, OpCode, perms, xid};
-use crate::jute::records::{Acl, Id, ReplyHeader, RequestHeader};
-use crate::jute::reply::{GetAclReply, StatReply, WhoAmIReply};
+use super::watching::NewWatch;
+use crate::jute::codes::{ErrorCode, OpCode, xid};
+use crate::jute::records::{Id, ReplyHeader, RequestHeader};
+use crate::jute::reply::WhoAmIReply;
 use crate::jute::request::Request;
 use crate::jute::{Jute, Reader};
-use crate::tree::read::{self, ReadError};
+use crate::tree::read::{OnlyInMemory, ReadError};
 use crate::watch::NotSet;
 use crate::watch::table::Kind;
 
-/// Appends a reply: the body that `body` writes, or an error reply if it is refused. Any other error ends the connection.
+/// Appends a reply: the body that `body` writes, or an error reply with the returned code if the client is refused. Appends nothing
+/// if there is another error.
 fn replied(
     out: &mut Vec<u8>,
     xid: i32,
     zxid: i64,
     body: impl FnOnce(&mut Vec<u8>) -> Result<(), ReadError>,
-) -> Result<(), Ended> {
+) -> Result<Option<ErrorCode>, ReadError> {
     let at = out.len();
     let mut done = Ok(());
     frame::write(out, |out| {
@@ -34,33 +36,17 @@ fn replied(
         done = body(out);
     });
     match done {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(None),
         Err(ReadError::Refused(code)) => {
             out.truncate(at);
             frame::error(out, xid, zxid, code);
-            Ok(())
+            Ok(Some(code))
         }
-        // This node's store cannot be read, but another node's may be. The client goes there when this connection ends.
         Err(error) => {
             out.truncate(at);
-            Err(Ended::Read(error))
+            Err(error)
         }
     }
-}
-
-/// Writes the body of getACL's reply. Clients that may read but not administer the node see no password hashes.
-fn write_acl(view: &View, path: &str, client: &[Id<'_>], out: &mut Vec<u8>) -> Result<(), ReadError> {
-    let node = read::readable(view, path, client, perms::READ | perms::ADMIN)?;
-    let list = acl::of_stored(&node.acl);
-    if acl::stored_allows(&node.acl, client, perms::ADMIN) {
-        GetAclReply { acl: list, stat: node.stat() }.write(out);
-    } else {
-        let masked = acl::masked(&list);
-        let acl =
-            masked.iter().map(|(perms, scheme, id)| Acl { perms: *perms, id: Id { scheme, id } }).collect();
-        GetAclReply { acl, stat: node.stat() }.write(out);
-    }
-    Ok(())
 }
 
 /// Returns the user's name: of a digest, the part before the hash.
@@ -83,20 +69,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let xid = header.xid;
         match &request {
             Request::Ping => self.answer(xid::PING, |_, _| Ok(())),
-            Request::Exists(r) if !r.watch => self.answer_from_view(xid, bytes, |view, client, out| {
-                let node = read::readable(view, r.path, client, perms::READ)?;
-                StatReply { stat: node.stat() }.write(out);
-                Ok(())
-            }),
-            Request::GetData(r) if !r.watch => self.answer_from_view(xid, bytes, |view, client, out| {
-                let (node, data) = read::data(view, r.path, client)?;
-                data.as_deref().write(out);
-                node.stat().write(out);
-                Ok(())
-            }),
+            Request::Exists(r) if !r.watch => self.part_from_view(xid, bytes, Part::Stat, r.path),
+            Request::GetData(r) if !r.watch => self.part_from_view(xid, bytes, Part::Data, r.path),
             Request::GetChildren(r) | Request::GetChildren2(r) if !r.watch => {
-                let Some(view) = self.view(bytes) else { return Ok(()) };
-                self.answer_children(xid, &view, r.path, op == OpCode::GetChildren2)
+                let path = r.path.to_owned();
+                self.walk_from_view(xid, bytes, Job::Children { path, with_stat: op == OpCode::GetChildren2 })
             }
             Request::Exists(_) | Request::GetData(_) | Request::GetChildren(_) | Request::GetChildren2(_) => {
                 self.serve_watching(xid, &request, bytes)
@@ -106,20 +83,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             | Request::AddWatch(_)
             | Request::CheckWatches(_)
             | Request::RemoveWatches(_) => self.serve_watches(xid, &request, bytes),
-            Request::GetAcl(r) => {
-                self.answer_from_view(xid, bytes, |view, client, out| write_acl(view, r.path, client, out))
-            }
-            Request::MultiRead(_) => self.walk_from_view(xid, bytes, |shared, asking| {
-                Walk::many(shared, asking, Bytes::copy_from_slice(body))
-            }),
+            Request::GetAcl(r) => self.part_from_view(xid, bytes, Part::Acl, r.path),
+            Request::MultiRead(_) => self.walk_from_view(xid, bytes, Job::many(Bytes::copy_from_slice(body))),
             Request::GetAllChildrenNumber(r) => {
-                self.walk_from_view(xid, bytes, |shared, asking| Walk::count(shared, asking, r.path))
+                self.walk_from_view(xid, bytes, Job::CountBelow(r.path.to_owned()))
             }
             Request::GetEphemerals(r) => {
-                let session = self.session;
-                self.walk_from_view(xid, bytes, |shared, asking| {
-                    Walk::ephemerals(shared, asking, session, r.path)
-                })
+                let (session, top) = (self.session, r.path.to_owned());
+                self.walk_from_view(xid, bytes, Job::Ephemerals { session, top })
             }
             Request::WhoAmI => self.answer(xid, |client, out| {
                 let user = |id: &Id<'_>| (id.scheme.to_owned(), user(id.scheme, id.id).to_owned());
@@ -145,72 +116,95 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         xid: i32,
         body: impl FnOnce(&[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError>,
     ) -> Result<(), Ended> {
-        self.replied(1);
+        self.try_answer(xid, body)?;
+        Ok(())
+    }
+
+    /// Answers a request, and returns the error that the answer reports, if it does.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn try_answer(
+        &mut self,
+        xid: i32,
+        body: impl FnOnce(&[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError>,
+    ) -> Result<Option<ErrorCode>, ReadError> {
         let zxid = self.zxid;
         let mut out = std::mem::take(&mut self.out);
         let done = replied(&mut out, xid, zxid, |out| body(&self.client(), out));
         self.out = out;
+        self.replied(u64::from(done.is_ok()));
         done
     }
 
-    /// Answers a request from the view of this turn.
-    pub(crate) fn answer_from_view(
-        &mut self,
-        xid: i32,
-        bytes: &[u8],
-        body: impl FnOnce(&View, &[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError>,
-    ) -> Result<(), Ended> {
+    /// Answers a read of one node from the view of this turn.
+    fn part_from_view(&mut self, xid: i32, bytes: &[u8], part: Part, path: &str) -> Result<(), Ended> {
         let Some(view) = self.view(bytes) else { return Ok(()) };
-        self.answer(xid, |client, out| body(&view, client, out))
+        self.read_part(xid, &view, (part, path), None)
     }
 
-    /// Answers a request with the children of a node.
-    pub(crate) fn answer_children(
+    /// Answers a read of one node, at once if it is in memory and otherwise from another thread. Later requests wait for it.
+    pub(crate) fn read_part(
         &mut self,
         xid: i32,
         view: &View,
-        path: &str,
-        with_stat: bool,
+        (part, path): (Part, &str),
+        watch: Option<NewWatch>,
     ) -> Result<(), Ended> {
-        self.walk(xid, view, |shared, asking| Walk::children(shared, asking, path, with_stat))
+        match self.try_answer(xid, |client, out| part.write(&OnlyInMemory(view), path, client, out)) {
+            Ok(refused) => {
+                self.settle(watch, refused);
+                Ok(())
+            }
+            Err(ReadError::OnDisk) => {
+                let job = Job::Part(part, path.to_owned());
+                let asking = Asking { view, ids: &self.ids, xid, zxid: self.zxid };
+                let walk = Walk::new(&self.shared, &asking, job);
+                self.go_elsewhere(walk, watch);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// Answers a read of many keys from the view of this turn.
-    fn walk_from_view(
-        &mut self,
-        xid: i32,
-        bytes: &[u8],
-        begin: impl FnOnce(&Shared, &Asking<'_>) -> Result<Walk, ReadError>,
-    ) -> Result<(), Ended> {
+    /// Answers a read in steps from the view of this turn.
+    fn walk_from_view(&mut self, xid: i32, bytes: &[u8], job: Job) -> Result<(), Ended> {
         let Some(view) = self.view(bytes) else { return Ok(()) };
-        self.walk(xid, &view, begin)
+        self.walk(xid, &view, job, None)
     }
 
-    /// Answers a read of many keys, at once if it is quick and otherwise from another thread. Later requests wait for it.
-    fn walk(
+    /// Answers a read in steps, at once if it is quick and otherwise from another thread. Later requests wait for it.
+    pub(crate) fn walk(
         &mut self,
         xid: i32,
         view: &View,
-        begin: impl FnOnce(&Shared, &Asking<'_>) -> Result<Walk, ReadError>,
+        job: Job,
+        watch: Option<NewWatch>,
     ) -> Result<(), Ended> {
-        let zxid = self.zxid;
-        let begun = begin(&self.shared, &Asking { view, ids: &self.ids, xid, zxid });
-        let stepped = begun.and_then(|mut walk| Ok((walk.step_here(&self.shared)?, walk)));
-        match stepped {
-            Ok((Some(reply), _)) => {
+        let asking = Asking { view, ids: &self.ids, xid, zxid: self.zxid };
+        let mut walk = Walk::new(&self.shared, &asking, job);
+        match walk.step_here(&self.shared) {
+            Ok(Some(reply)) => {
                 self.out.extend_from_slice(&reply);
                 self.replied(1);
                 Ok(())
             }
-            Ok((None, walk)) => {
-                let elsewhere = Elsewhere::begin(self.shared.clone(), walk);
-                self.pending.push_first(Pending::Elsewhere(elsewhere));
+            Ok(None) => {
+                self.go_elsewhere(walk, watch);
                 Ok(())
             }
-            Err(ReadError::Refused(code)) => self.answer_error(xid, code),
+            Err(ReadError::Refused(code)) => {
+                self.settle(watch, Some(code));
+                self.answer_error(xid, code)
+            }
             // This node's store cannot be read, but another node's may be. The client goes there when this connection ends.
-            Err(error) => Err(Ended::Read(error)),
+            Err(error) => Err(error.into()),
         }
+    }
+
+    fn go_elsewhere(&mut self, walk: Walk, watch: Option<NewWatch>) {
+        let read = Elsewhere::begin(self.shared.clone(), walk);
+        self.pending.push_first(Pending::Elsewhere { read, watch });
     }
 
     /// Puts a request off until the view shows everything that the client was already notified of.

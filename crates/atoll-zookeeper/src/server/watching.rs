@@ -2,26 +2,41 @@
 
 use std::ops::Range;
 
+use atoll_db::{InMemory, View};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
 
 use super::connection::Connection;
 use super::figures::Refusal;
 use super::handshake::Ended;
-use super::pending::Pending;
+use super::job::Job;
+use super::part::Part;
+use super::pending::{Pending, Wait};
 use crate::jute::Jute;
 use crate::jute::codes::{ErrorCode, OpCode, perms, watch_mode, watcher_type};
-use crate::jute::reply::StatReply;
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
-use crate::tree::read::{self, ReadError};
+use crate::tree::key;
+use crate::tree::read::{self, OnlyInMemory, ReadError};
 use crate::watch::NotSet;
 use crate::watch::reset::{Brought, ResetError};
 use crate::watch::table::Kind;
 
 /// Watches to register in one step. Each needs a lookup, and other requests wait meanwhile.
 const WATCHES_AT_ONCE: usize = 500;
+/// How often the node of a read that sets a watch is looked up before it is read in any case. The row may be displaced, or too large
+/// for the cache.
+const MAX_LOOK_UPS: u8 = 3;
 /// The cost of a watch as part of a turn, expressed in bytes of a reply.
 const BYTES_OF_A_WATCH: usize = 256;
+
+/// A watch that a read has just registered.
+pub(crate) struct NewWatch {
+    kind: Kind,
+    path: String,
+    /// Whether it stays if the node does not exist.
+    stays_if_absent: bool,
+}
 
 /// Watches that a client brings from an earlier connection, and how many of them are registered. There may be a hundred thousand.
 #[derive(Default)]
@@ -32,6 +47,8 @@ pub(crate) struct Again {
     frame: Bytes,
     paths: Vec<(Brought, Range<usize>)>,
     done: usize,
+    /// The value of `done` at the last look-up of the nodes that come next.
+    looked_up: Option<usize>,
 }
 
 impl Again {
@@ -52,7 +69,7 @@ impl Again {
         let paths =
             all.into_iter().flat_map(|(brought, paths)| paths.iter().map(move |p| (brought, place(p))));
         let (relative_zxid, frame) = (one_time.relative_zxid, Bytes::copy_from_slice(bytes));
-        Again { xid, relative_zxid, frame, paths: paths.collect(), done: 0 }
+        Again { xid, relative_zxid, frame, paths: paths.collect(), done: 0, looked_up: None }
     }
 
     /// Returns the next watches to register.
@@ -89,7 +106,6 @@ fn kinds(number: i32) -> Option<&'static [Kind]> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Answers a read that registers a watch. The watch is registered first, together with the view to read (see [`crate::watch`]).
-    /// It is removed again if the read is refused: only exists keeps a watch on a node that does not exist.
     pub(crate) fn serve_watching(
         &mut self,
         xid: i32,
@@ -105,27 +121,52 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Ok(set) => set,
             Err(not_set) => return self.not_set(xid, bytes, not_set),
         };
-        let stays = match read::readable(&view, path, &self.client(), perms::READ) {
-            Ok(_) => true,
-            Err(ReadError::Refused(ErrorCode::NoNode)) => matches!(request, Request::Exists(_)),
-            Err(_) => false,
-        };
-        if !stays && new {
-            self.shared.watches.take(self.id, [(kind, path)]);
+        let stays_if_absent = matches!(request, Request::Exists(_));
+        let mut watch = new.then(|| NewWatch { kind, path: path.to_owned(), stays_if_absent });
+        match read::readable(&OnlyInMemory(&view), path, &self.client(), perms::READ) {
+            Ok(_) => watch = None,
+            Err(ReadError::Refused(code)) => self.settle(watch.take(), Some(code)),
+            // If the watch stayed, it might fire before it is known whether the read is refused.
+            Err(ReadError::OnDisk) if self.look_ups < MAX_LOOK_UPS => {
+                self.forget_watch(watch);
+                let looked_up = self.look_up(view, vec![key::node(path).into()]);
+                let (frame, times) = (Bytes::copy_from_slice(bytes), self.look_ups + 1);
+                self.pending.push_first(Pending::LookUp { frame, looked_up, times });
+                return Ok(());
+            }
+            // A row that does not fit into the cache. An event may follow although the read is refused. Clients ignore it.
+            Err(_) => {}
         }
         match request {
-            Request::Exists(_) => self.answer(xid, |client, out| {
-                let node = read::readable(&view, path, client, perms::READ)?;
-                StatReply { stat: node.stat() }.write(out);
-                Ok(())
-            }),
-            Request::GetData(_) => self.answer(xid, |client, out| {
-                let (node, data) = read::data(&view, path, client)?;
-                data.as_deref().write(out);
-                node.stat().write(out);
-                Ok(())
-            }),
-            other => self.answer_children(xid, &view, path, other.op() == OpCode::GetChildren2),
+            Request::Exists(_) => self.read_part(xid, &view, (Part::Stat, path), watch),
+            Request::GetData(_) => self.read_part(xid, &view, (Part::Data, path), watch),
+            other => {
+                let path = path.to_owned();
+                let with_stat = other.op() == OpCode::GetChildren2;
+                self.walk(xid, &view, Job::Children { path, with_stat }, watch)
+            }
+        }
+    }
+
+    /// Serves a request again whose node was looked up so many times.
+    pub(crate) fn serve_looked_up(&mut self, bytes: &[u8], times: u8) -> Result<(), Ended> {
+        self.look_ups = times;
+        let done = self.serve(bytes);
+        self.look_ups = 0;
+        done
+    }
+
+    fn forget_watch(&self, watch: Option<NewWatch>) {
+        if let Some(NewWatch { kind, path, .. }) = watch {
+            self.shared.watches.take(self.id, [(kind, &*path)]);
+        }
+    }
+
+    /// Removes the watch of a read again if the read was refused: only exists keeps a watch on a node that does not exist.
+    pub(crate) fn settle(&self, watch: Option<NewWatch>, refused: Option<ErrorCode>) {
+        let (Some(watch), Some(code)) = (watch, refused) else { return };
+        if code != ErrorCode::NoNode || !watch.stays_if_absent {
+            self.forget_watch(Some(watch));
         }
     }
 
@@ -202,8 +243,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.watch_again(Again::new(xid, asked, bytes))
     }
 
+    /// Reads the nodes of the next watches into memory, on another thread. Returns None if they are there already.
+    fn look_up_next(&self, again: &mut Again) -> Option<JoinHandle<()>> {
+        // Whatever has been displaced again since it was looked up is read without further ado.
+        if again.looked_up == Some(again.done) {
+            return None;
+        }
+        again.looked_up = Some(again.done);
+        let view = self.shared.engine.view();
+        let nodes = again.next().into_iter().filter(|(brought, _)| brought.is_compared());
+        let keys = nodes.map(|(_, path)| key::node(path)).chain([key::RESTORED.into()]);
+        let is_on_disk = |key: &Bytes| view.get_in_memory(key) == InMemory::OnDisk;
+        let on_disk: Vec<Bytes> = keys.map(Bytes::from).filter(is_on_disk).collect();
+        (!on_disk.is_empty()).then(|| self.look_up(view, on_disk))
+    }
+
+    /// Reads keys into memory, on another thread.
+    fn look_up(&self, view: View, keys: Vec<Bytes>) -> JoinHandle<()> {
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let turn = match keys.len() {
+                1 => shared.walks.turn_for_one().await,
+                _ => shared.walks.turn().await,
+            };
+            let Some(turn) = turn else { return };
+            let read = shared.beside(move || {
+                let _turn = turn;
+                // An error occurs again when the key is needed.
+                keys.iter().for_each(|key| drop(view.get(key)));
+            });
+            drop(read.await);
+        })
+    }
+
     /// Registers the next watches that a client has brought.
     pub(crate) fn watch_again(&mut self, mut again: Again) -> Result<(), Ended> {
+        if let Some(looked_up) = self.look_up_next(&mut again) {
+            let wait = Some(Wait::LookedUp(looked_up));
+            self.pending.push_first(Pending::Watches { again, wait });
+            return Ok(());
+        }
         let engine = self.shared.engine.clone();
         let newest = self.shared.zxid();
         let (watches, out) = (&self.shared.watches, &mut self.out);
@@ -221,7 +300,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 if again.is_done() {
                     return self.answer(again.xid, |_, _| Ok(()));
                 }
-                self.pending.push_first(Pending::Watches { again, applied: None });
+                self.pending.push_first(Pending::Watches { again, wait: None });
                 Ok(())
             }
             Err(ResetError::NotSet(NotSet::Full)) => {
@@ -230,8 +309,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Err(Ended::Watches)
             }
             Err(ResetError::NotSet(NotSet::NotYet(not_yet))) => {
-                let applied = Some(self.shared.engine.wait_applied(not_yet.0));
-                self.pending.push_first(Pending::Watches { again, applied });
+                let wait = Some(Wait::Applied(self.shared.engine.wait_applied(not_yet.0)));
+                self.pending.push_first(Pending::Watches { again, wait });
                 Ok(())
             }
             Err(ResetError::Read(error)) => Err(error.into()),

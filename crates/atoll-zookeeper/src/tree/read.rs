@@ -1,6 +1,6 @@
 //! Reads of a published view.
 
-use atoll_db::{Direction, StoreError, View};
+use atoll_db::{Direction, InMemory, StoreError, View};
 use bytes::Bytes;
 
 use super::key;
@@ -28,11 +28,42 @@ pub enum ReadError {
         /// The record.
         what: String,
     },
+    /// What is read is not in memory, and the source does not wait for the disk: [`OnlyInMemory`].
+    #[error("it must be read from the disk, on another thread")]
+    OnDisk,
 }
 
 impl From<ErrorCode> for ReadError {
     fn from(code: ErrorCode) -> Self {
         ReadError::Refused(code)
+    }
+}
+
+/// Where the values of single keys are read.
+pub trait Source {
+    /// Returns the value of a key.
+    ///
+    /// # Errors
+    /// The store cannot be read, or the value is not in memory and this source does not wait for the disk.
+    fn value(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
+}
+
+impl Source for View {
+    fn value(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        Ok(self.get(key)?)
+    }
+}
+
+/// A view for a thread that must not wait for the disk. Reads of anything that is not in memory fail with [`ReadError::OnDisk`].
+#[derive(Clone, Copy, Debug)]
+pub struct OnlyInMemory<'v>(pub &'v View);
+
+impl Source for OnlyInMemory<'_> {
+    fn value(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        match self.0.get_in_memory(key) {
+            InMemory::Known(value) => Ok(value),
+            InMemory::OnDisk => Err(ReadError::OnDisk),
+        }
     }
 }
 
@@ -44,8 +75,8 @@ fn damaged(what: &str) -> ReadError {
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn counters(view: &View) -> Result<Counters, ReadError> {
-    let Some(bytes) = view.get(key::COUNTERS)? else { return Ok(Counters::FIRST) };
+pub fn counters(source: &dyn Source) -> Result<Counters, ReadError> {
+    let Some(bytes) = source.value(key::COUNTERS)? else { return Ok(Counters::FIRST) };
     Counters::parse(&bytes).map_err(|_| damaged("the counters"))
 }
 
@@ -53,8 +84,8 @@ pub fn counters(view: &View) -> Result<Counters, ReadError> {
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn node(view: &View, path: &str) -> Result<Option<Node>, ReadError> {
-    let Some(bytes) = view.get(&key::node(path))? else { return Ok(None) };
+pub fn node(source: &dyn Source, path: &str) -> Result<Option<Node>, ReadError> {
+    let Some(bytes) = source.value(&key::node(path))? else { return Ok(None) };
     Node::of_bytes(&bytes).map(Some).map_err(|_| damaged(path))
 }
 
@@ -63,8 +94,8 @@ pub fn node(view: &View, path: &str) -> Result<Option<Node>, ReadError> {
 ///
 /// # Errors
 /// NoNode, NoAuth, or the store cannot be read.
-pub fn readable(view: &View, path: &str, client: &[Id<'_>], wanted: i32) -> Result<Node, ReadError> {
-    let node = node(view, path)?.ok_or(ErrorCode::NoNode)?;
+pub fn readable(source: &dyn Source, path: &str, client: &[Id<'_>], wanted: i32) -> Result<Node, ReadError> {
+    let node = node(source, path)?.ok_or(ErrorCode::NoNode)?;
     if !acl::stored_allows(&node.acl, client, wanted) {
         return Err(ErrorCode::NoAuth.into());
     }
@@ -75,12 +106,12 @@ pub fn readable(view: &View, path: &str, client: &[Id<'_>], wanted: i32) -> Resu
 ///
 /// # Errors
 /// As [`readable`].
-pub fn data(view: &View, path: &str, client: &[Id<'_>]) -> Result<(Node, Option<Bytes>), ReadError> {
-    let node = readable(view, path, client, perms::READ)?;
+pub fn data(source: &dyn Source, path: &str, client: &[Id<'_>]) -> Result<(Node, Option<Bytes>), ReadError> {
+    let node = readable(source, path, client, perms::READ)?;
     let data = match &node.data {
         Data::Null => None,
         Data::Here(bytes) => Some(bytes.clone()),
-        Data::Apart(_) => Some(view.get(&key::data(path))?.ok_or_else(|| damaged(path))?),
+        Data::Apart(_) => Some(source.value(&key::data(path))?.ok_or_else(|| damaged(path))?),
     };
     Ok((node, data))
 }
@@ -89,8 +120,8 @@ pub fn data(view: &View, path: &str, client: &[Id<'_>]) -> Result<(Node, Option<
 ///
 /// # Errors
 /// As [`readable`].
-pub fn listable(view: &View, path: &str, client: &[Id<'_>]) -> Result<Node, ReadError> {
-    readable(view, path, client, perms::READ)
+pub fn listable(source: &dyn Source, path: &str, client: &[Id<'_>]) -> Result<Node, ReadError> {
+    readable(source, path, client, perms::READ)
 }
 
 /// Returns the name of a child from its key.
@@ -128,8 +159,8 @@ pub fn ephemerals(view: &View, session: i64, top: &str, mut each: impl FnMut(&st
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn restored(view: &View) -> Result<i64, ReadError> {
-    let Some(bytes) = view.get(key::RESTORED)? else { return Ok(0) };
+pub fn restored(source: &dyn Source) -> Result<i64, ReadError> {
+    let Some(bytes) = source.value(key::RESTORED)? else { return Ok(0) };
     i64::parse(&bytes).map_err(|_| damaged("the last restore"))
 }
 
@@ -137,8 +168,8 @@ pub fn restored(view: &View) -> Result<i64, ReadError> {
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn staged(view: &View) -> Result<Option<(i64, i32)>, ReadError> {
-    let Some(bytes) = view.get(key::STAGED)? else { return Ok(None) };
+pub fn staged(source: &dyn Source) -> Result<Option<(i64, i32)>, ReadError> {
+    let Some(bytes) = source.value(key::STAGED)? else { return Ok(None) };
     let staged = Staged::parse(&bytes).map_err(|_| damaged("an upload"))?;
     Ok(Some((staged.upload, staged.pieces)))
 }
@@ -147,7 +178,7 @@ pub fn staged(view: &View) -> Result<Option<(i64, i32)>, ReadError> {
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn session(view: &View, id: i64) -> Result<Option<Session>, ReadError> {
-    let Some(bytes) = view.get(&key::session(id))? else { return Ok(None) };
+pub fn session(source: &dyn Source, id: i64) -> Result<Option<Session>, ReadError> {
+    let Some(bytes) = source.value(&key::session(id))? else { return Ok(None) };
     Session::of_bytes(&bytes).map(Some).map_err(|_| damaged("a session"))
 }

@@ -44,6 +44,11 @@ impl Brought {
             Brought::Recursive => Kind::Recursive,
         }
     }
+
+    /// Returns whether the node is compared with what the client knows of it.
+    pub fn is_compared(self) -> bool {
+        !matches!(self, Brought::Persistent | Brought::Recursive)
+    }
 }
 
 impl Watches {
@@ -74,7 +79,7 @@ impl Watches {
             false => relative_zxid,
         };
         for (brought, path) in watches {
-            if matches!(brought, Brought::Persistent | Brought::Recursive) {
+            if !brought.is_compared() {
                 continue;
             }
             let node = read::node(view, path).map_err(ResetError::Read)?;

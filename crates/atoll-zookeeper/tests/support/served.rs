@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use atoll_core::NodeId;
-use atoll_db::{Applications, Engine, MemoryStore, Solo};
+use atoll_db::{Applications, Engine, MemoryStore, Solo, Store};
 use atoll_zookeeper::server::tls::acceptor;
 use atoll_zookeeper::{Cluster, Door, Listening, Options, TlsFiles, ZooKeeper};
 
@@ -42,10 +42,19 @@ pub fn alone(options: Options) -> (Door, Engine<ZooKeeper>) {
 }
 
 fn open(cluster: Arc<dyn Cluster>, options: Options) -> (Door, Engine<ZooKeeper>) {
+    open_on(Box::new(MemoryStore::new()), cluster, options)
+}
+
+fn open_on(store: Box<dyn Store>, cluster: Arc<dyn Cluster>, options: Options) -> (Door, Engine<ZooKeeper>) {
     let mut applications = Applications::new();
     let slot = applications.add(ZooKeeper);
-    let engine = Solo::open(applications, Box::new(MemoryStore::new())).unwrap().engine(&slot);
+    let engine = Solo::open(applications, store).unwrap().engine(&slot);
     (Door::open(engine.clone(), cluster, options).unwrap(), engine)
+}
+
+/// Like [`door`], with the state in this store.
+pub fn door_on(store: Box<dyn Store>, options: Options) -> SocketAddr {
+    serve_door(open_on(store, Arc::new(Alone), options).0, None).0
 }
 
 /// Like [`door`]; also returns the engine.
@@ -58,7 +67,8 @@ fn serve(cluster: Arc<dyn Cluster>, options: Options, files: Option<&TlsFiles>) 
     serve_door(open(cluster, options).0, files)
 }
 
-fn serve_door(door: Door, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
+/// Serves a door until the process ends; returns its addresses.
+pub fn serve_door(door: Door, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
     let acceptor = files.map(|files| acceptor(files).unwrap());
     let (told, tell) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -373,7 +373,7 @@ impl ZooKeeperOracle {
         state.replied(client, head, "a sync");
     }
 
-    /// Notes a watch that a read or addWatch has set, in a state no newer than `at`.
+    /// Notes a watch that a read or addWatch has set, in the state at zxid `at`.
     pub fn left(&self, client: ClientId, kind: Kind, path: &str, at: i64) {
         let mut state = self.lock();
         let State { model, clients, .. } = &mut *state;

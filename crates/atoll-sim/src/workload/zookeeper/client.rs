@@ -342,7 +342,8 @@ impl Client {
         let (id, oracle) = (self.id, self.oracle.clone());
         let left = |kind: Option<Kind>, path: &str| {
             if let Some(kind) = kind {
-                oracle.left(id, kind, path, head.at_most);
+                // A read that took long was made from an earlier view than the node's present one. The reply's zxid is that of its view.
+                oracle.left(id, kind, path, head.zxid.min(head.at_most));
             }
         };
         match &waiting.asking {

@@ -184,6 +184,8 @@ impl Observer<Event> for Nobody {
 struct AreLiving {
     members: Members,
     env: Env,
+    /// Whether the store reads from a disk.
+    on_disk: bool,
 }
 
 impl Living for AreLiving {
@@ -199,6 +201,13 @@ impl Living for AreLiving {
 
     fn has_threads(&self) -> bool {
         false
+    }
+
+    fn work_takes(&self) -> Duration {
+        match self.on_disk {
+            true => Duration::from_millis([0, 0, 1, 5, 20, 60][(self.env.random() % 6) as usize]),
+            false => Duration::ZERO,
+        }
     }
 
     fn draw_password(&self, password: &mut [u8; PASSWORD_BYTES]) -> bool {
@@ -300,10 +309,11 @@ impl Doors {
         let Ok(runtime) = Builder::new_current_thread().enable_time().start_paused(true).build() else {
             return self.cluster.fail("HARNESS: no runtime for a door".to_owned());
         };
+        let on_disk = !engine.view_for_door().is_in_memory();
         let here = runtime.enter();
         let opened = Door::open(
             engine.clone(),
-            Arc::new(AreLiving { members, env: self.env.clone() }),
+            Arc::new(AreLiving { members, env: self.env.clone(), on_disk }),
             self.options.clone(),
         );
         drop(here);

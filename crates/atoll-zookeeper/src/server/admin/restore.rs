@@ -142,7 +142,7 @@ pub(crate) async fn give_up(shared: &Arc<Shared>) {
     let (mut seen, mut looks) = (None, 0);
     loop {
         ticks.tick().await;
-        let found = match read::staged(&shared.engine.view()) {
+        let found = match shared.read(shared.engine.view(), read::staged).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::error!(%error, "the upload of a ZooKeeper snapshot cannot be read");

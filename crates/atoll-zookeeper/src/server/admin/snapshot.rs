@@ -56,21 +56,21 @@ pub(super) async fn take(shared: &Shared) -> Result<Taken, SnapshotFailed> {
         return Err(SnapshotFailed::OutOfTouch);
     }
     let view = shared.engine.view();
-    if view.get(key::COUNTERS).map_err(ReadError::from)?.is_none() {
-        return Err(SnapshotFailed::Empty);
-    }
-    let zxid = read::counters(&view)?.zxid;
     let walk = view.clone();
-    // Long walks must not run on the threads of the doors (contracts X20).
-    let size = tokio::task::spawn_blocking(move || {
+    // Neither waits for the disk nor long walks may run on the threads of the doors (contracts X20).
+    let written = tokio::task::spawn_blocking(move || {
+        if walk.get(key::COUNTERS).map_err(ReadError::from)?.is_none() {
+            return Err(SnapshotFailed::Empty);
+        }
+        let zxid = read::counters(&walk)?.zxid;
         let mut size = 0;
         write(&walk, zxid, |bytes| {
             size += bytes.len() as u64;
             true
-        })
-        .map(|()| size)
+        })?;
+        Ok((zxid, size))
     });
-    let size = size.await.map_err(|_| SnapshotFailed::BrokenOff)??;
+    let (zxid, size) = written.await.map_err(|_| SnapshotFailed::BrokenOff)??;
     Ok(Taken { zxid, size, view })
 }
 
