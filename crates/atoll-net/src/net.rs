@@ -232,6 +232,12 @@ async fn open_listener(options: &NetOptions) -> Result<TcpListener, StartError> 
     TcpListener::bind(&addresses[..]).await.map_err(failed)
 }
 
+/// A connection breaks if what was sent is not acknowledged for this long, and is dialed anew. While packets are lost again and again, the
+/// kernel waits twice as long before each attempt, and a new connection is usually quicker. A peer whose process hangs acknowledges until its
+/// buffers are full.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED_FOR: Duration = Duration::from_secs(3);
+
 /// Sets the options of a socket: frames are sent without delay, and an unreachable machine is noticed even if nothing is sent to it.
 pub(crate) fn tune(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
@@ -241,7 +247,7 @@ pub(crate) fn tune(stream: &TcpStream) {
         .with_retries(3);
     let set = stream.set_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
     #[cfg(target_os = "linux")]
-    let set = set.and_then(|()| socket.set_tcp_user_timeout(Some(Duration::from_secs(10))));
+    let set = set.and_then(|()| socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_FOR)));
     if let Err(error) = set {
         tracing::debug!(%error, "socket options");
     }

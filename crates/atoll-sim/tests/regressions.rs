@@ -90,6 +90,16 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "a store began to fail at the end of the load, and the replica had halted over it when all nodes were asked for their state",
     ),
     (
+        "upgrade",
+        70151,
+        "the only node of a cluster stayed with a program that was rightly refused, and too little was written",
+    ),
+    (
+        "slow-links",
+        71352,
+        "a packet of the only connection that carried appends to the sequencer was lost six times in a row, and they waited for it for 12 s",
+    ),
+    (
         "slow-links",
         9,
         "a node whose links were slow blamed the sequencer for it, wherever that was, and the log went back and forth between the others",

@@ -291,6 +291,7 @@ impl<A: Assembly> World<A> {
             Event::Dial { slot, life } => self.dial(slot, life),
             Event::Down { conn } => self.connection_down(conn),
             Event::Silent { conn } => self.silent(conn),
+            Event::Unacknowledged { conn } => self.net.cut(self.now, conn, &mut self.queue),
             Event::Written { host, life } => self.written(host, life),
             Event::Synced { host, life } => self.synced(host, life),
             Event::Fetched { host, life, answer } => self.input_of(host, life, Input::Fetched(*answer)),

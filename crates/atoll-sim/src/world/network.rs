@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_core::Class;
+use atoll_core::testing::hit;
 use bytes::Bytes;
 
 use crate::rng::Rng;
@@ -46,6 +47,8 @@ pub struct Slow {
 const RESENT_AFTER_NS: u64 = 200_000_000;
 /// How often that time doubles at most.
 const MOST_DOUBLINGS: u32 = 6;
+/// A connection breaks if a packet is not acknowledged for this long, as those of the product do (its sockets' user timeout).
+const UNACKNOWLEDGED_NS: u64 = 3_000_000_000;
 
 impl Slow {
     /// Draws the extra latency of one frame, in ns.
@@ -183,8 +186,7 @@ impl Network {
 
     fn latency(&mut self, from: usize, to: usize, bytes: usize) -> u64 {
         let at = from * self.hosts + to;
-        let late = self.slow[at].draw(&mut self.rng);
-        (self.rng.tail(self.base_ns[at]) + bytes as u64) * self.mood.slower + late
+        (self.rng.tail(self.base_ns[at]) + bytes as u64) * self.mood.slower
     }
 
     /// Makes a new connection in a slot and returns its id.
@@ -224,7 +226,12 @@ impl Network {
             self.faults += 1;
             return Sent::Taken;
         }
-        let latency = self.latency(from, to, bytes.len());
+        let late = self.slow[from * self.hosts + to].draw(&mut self.rng);
+        if late >= UNACKNOWLEDGED_NS {
+            hit("sim.network.unacknowledged");
+            queue.push(now + UNACKNOWLEDGED_NS, Event::Unacknowledged { conn: id });
+        }
+        let latency = self.latency(from, to, bytes.len()) + late;
         let swapped = self.rng.permille(self.mood.swapped_permille);
         let doubled = self.rng.permille(self.mood.doubled_permille);
         let extra = if swapped { self.rng.below(20 * latency) } else { 0 };

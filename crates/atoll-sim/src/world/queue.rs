@@ -44,6 +44,11 @@ pub enum Event {
         /// The connection.
         conn: u64,
     },
+    /// A connection breaks, because a packet was not acknowledged for too long.
+    Unacknowledged {
+        /// The connection.
+        conn: u64,
+    },
     /// The journal's thread writes a batch.
     Written {
         /// The host.
