@@ -232,9 +232,9 @@ async fn open_listener(options: &NetOptions) -> Result<TcpListener, StartError> 
     TcpListener::bind(&addresses[..]).await.map_err(failed)
 }
 
-/// A connection breaks if what was sent is not acknowledged for this long, and is dialed anew. While packets are lost again and again, the
-/// kernel waits twice as long before each attempt, and a new connection is usually quicker. A peer whose process hangs acknowledges until its
-/// buffers are full.
+/// A connection breaks if what was sent is not acknowledged for this long, and is dialed anew. While packets are lost again and again,
+/// the kernel waits twice as long before each attempt, and a new connection is usually quicker. A peer whose process hangs
+/// acknowledges until its buffers are full.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_FOR: Duration = Duration::from_secs(3);
 
