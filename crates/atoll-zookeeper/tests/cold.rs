@@ -8,6 +8,7 @@ mod served;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use atoll_db::{
     Applications, Change, Direction, InMemory, KeyRange, MemoryStore, Solo, Store, StoreError, StoreSnapshot,
@@ -23,6 +24,9 @@ use atoll_zookeeper::{Door, Options, ZooKeeper};
 use bytes::Bytes;
 use client::Client;
 use served::{Alone, door_on, serve_door};
+
+/// How long to wait for what must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A disk that holds up reads of keys with "cold" in them.
 #[derive(Debug, Default)]
@@ -47,9 +51,12 @@ impl Gate {
         }
     }
 
-    /// Waits until so many reads have come to the gate.
+    /// Waits until so many reads have come to the gate. If the door's thread makes them, the second one never comes.
     fn wait_for(&self, reads: usize) {
-        drop(self.changed.wait_while(self.state.lock().unwrap(), |(_, n)| *n < reads).unwrap());
+        let state = self.state.lock().unwrap();
+        let is_missing = |(_, n): &mut (bool, usize)| *n < reads;
+        let (state, waited) = self.changed.wait_timeout_while(state, PATIENCE, is_missing).unwrap();
+        assert!(!waited.timed_out(), "{} of {reads} reads came to the gate", state.1);
     }
 }
 

@@ -112,8 +112,8 @@ impl RowCache {
         }
         let row = Row { value: value.map(|value| Bytes::copy_from_slice(value)), since: state };
         let Some(mut shard) = self.shard(key) else { return };
-        // A commit first raises the number and then replaces its rows, each under this lock: if the number is still the same, the
-        // commit comes after this row.
+        // A commit first raises the number, and then replaces each row under this lock. If the number is still the same here, the
+        // commit will find this row.
         if self.newest() == state {
             shard.insert(Bytes::copy_from_slice(key), row);
         }
