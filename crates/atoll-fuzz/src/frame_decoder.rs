@@ -1,6 +1,8 @@
 //! Fuzzes frames from a socket. The codec reads the same frames however the stream is split, encodes them as they were received, and stays
 //! within its limits.
 
+use std::sync::Arc;
+
 use atoll_core::{Envelope, Exchange, Frame, RoleKind};
 use atoll_net::wire::{Assembler, Limits, Wire, WireError, WriteBatch};
 use bytes::Bytes;
@@ -9,7 +11,7 @@ use bytes::Bytes;
 type Decoded = (Vec<Wire>, Option<WireError>);
 
 fn decode(stream: &[u8], limits: Limits, mut piece: impl FnMut() -> usize) -> Decoded {
-    let mut assembler = Assembler::new(limits);
+    let mut assembler = Assembler::new(limits, Arc::default());
     let (mut frames, mut rest) = (Vec::new(), stream);
     while !rest.is_empty() {
         let n = assembler.feed(&rest[..piece().clamp(1, rest.len())]);

@@ -313,7 +313,7 @@ impl Conn {
 
     async fn read_loop<R: AsyncRead + Unpin>(&self, mut r: R, counters: &Counters) -> Ended {
         // The smaller limits of both sides, which the peer knows, too.
-        let mut assembler = Assembler::new(self.limits);
+        let mut assembler = Assembler::new(self.limits, self.inbox.bodies.clone());
         let mut events = Vec::new();
         loop {
             let result = self.open_frames(&mut assembler, &mut events, counters);

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use atoll_core::{Class, Envelope, Link, NodeId};
 use tokio::sync::Notify;
 
+use crate::bodies::Bodies;
 use crate::handshake::{Identity, Refusal};
 
 /// What happened on the network. Frames and links of one peer and class are delivered in the order in which they happened.
@@ -77,6 +78,8 @@ pub(crate) struct Inbox {
     state: Mutex<State>,
     /// Notified when a queue that was at its limit is below it again.
     room: [Notify; 2],
+    /// Memory for the bodies of the frames that arrive.
+    pub(crate) bodies: Arc<Bodies>,
 }
 
 fn index(class: Class) -> usize {
@@ -88,7 +91,12 @@ fn index(class: Class) -> usize {
 
 impl Inbox {
     pub(crate) fn new(limit_bytes: usize) -> Self {
-        Inbox { limit_bytes, state: Mutex::default(), room: [Notify::new(), Notify::new()] }
+        Inbox {
+            limit_bytes,
+            state: Mutex::default(),
+            room: [Notify::new(), Notify::new()],
+            bodies: Arc::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

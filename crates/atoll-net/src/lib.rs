@@ -8,6 +8,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `wire.rs` | the frame codec: bytes to envelopes and back, limits checked before anything is allocated |
+//! | `bodies.rs` | memory for the bodies of frames, which is used again |
 //! | `handshake.rs` | the handshake: magic, version, cluster, identity, limits; refusals with a reason |
 //! | `conn.rs` | one connection: a bounded send queue, a writer that coalesces frames, a reader |
 //! | `inbox.rs` | events for the host, bounded per class, control first |
@@ -19,6 +20,7 @@
 //! Everything runs as tasks of the runtime on which [`Net::start`] is called.
 
 mod accept;
+pub mod bodies;
 mod conn;
 mod dial;
 mod handshake;

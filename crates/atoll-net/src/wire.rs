@@ -17,11 +17,14 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
+use std::sync::Arc;
 
 use atoll_core::frame::{MAX_HEAD_BYTES, MAX_PAYLOAD_BYTES, MAX_PAYLOADS};
 use atoll_core::{Envelope, Exchange, Frame, RoleKind};
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::bodies::{Bodies, Body};
 
 /// Length of the header.
 pub const HEADER_BYTES: usize = 24;
@@ -248,23 +251,25 @@ impl Header {
 
 /// Assembles frames from a stream of bytes.
 ///
-/// Each frame gets its own allocation of exactly its length, so a payload that the node keeps holds no other memory (contracts X13). After
-/// the socket, a payload is copied at most once: out of the read buffer, if it is small or came together with other frames. A larger
-/// payload is read directly into its allocation.
+/// Each frame gets memory of its own, so a payload that the node keeps holds no other memory (contracts X13): an allocation of exactly
+/// its length if it is short, otherwise memory that earlier frames had. After the socket, a payload is copied at most once: out of the
+/// read buffer, if it is small or came together with other frames. A larger payload is read directly into its place.
 #[derive(Debug)]
 pub struct Assembler {
     limits: Limits,
+    bodies: Arc<Bodies>,
     buffer: Box<[u8]>,
     filled: Range<usize>,
     /// A large frame whose body is not complete.
-    partial: Option<(Header, BytesMut)>,
+    partial: Option<(Header, Body)>,
 }
 
 impl Assembler {
-    /// Creates an empty assembler.
-    pub fn new(limits: Limits) -> Self {
+    /// Creates an empty assembler, which takes memory for long bodies from `bodies`.
+    pub fn new(limits: Limits, bodies: Arc<Bodies>) -> Self {
         Assembler {
             limits,
+            bodies,
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
             filled: 0..0,
             partial: None,
@@ -287,9 +292,8 @@ impl Assembler {
 
     /// Reads once from the socket and returns the number of bytes; 0 is the end of the stream. Cancelling it loses nothing.
     pub async fn read<R: AsyncRead + Unpin>(&mut self, from: &mut R) -> std::io::Result<usize> {
-        if let Some((header, body)) = &mut self.partial {
-            let missing = header.body_bytes as usize - body.len();
-            return from.read_buf(&mut body.limit(missing)).await;
+        if let Some((_, body)) = &mut self.partial {
+            return from.read_buf(&mut body.rest()).await;
         }
         self.make_room();
         let n = from.read(&mut self.buffer[self.filled.end..]).await?;
@@ -311,11 +315,8 @@ impl Assembler {
     #[allow(clippy::should_implement_trait)] // It is no iterator: None is not the end.
     pub fn next(&mut self) -> Result<Option<Wire>, WireError> {
         if let Some((header, mut body)) = self.partial.take() {
-            let want = header.body_bytes as usize - body.len();
-            let n = want.min(self.filled.len());
-            body.extend_from_slice(&self.buffer[self.filled.start..self.filled.start + n]);
-            self.filled.start += n;
-            if n < want {
+            self.filled.start += body.extend(&self.buffer[self.filled.clone()]);
+            if body.missing() > 0 {
                 self.partial = Some((header, body));
                 return Ok(None);
             }
@@ -326,16 +327,17 @@ impl Assembler {
         let header = Header::decode(header, &self.limits)?;
         let need = header.body_bytes as usize;
         let have = &here[HEADER_BYTES..];
-        if have.len() >= need {
+        if need > SMALL_BODY_BYTES {
+            let mut body = self.bodies.with_room(need);
+            self.filled.start += HEADER_BYTES + body.extend(have);
+            if body.missing() == 0 {
+                return header.open(body.freeze()).map(Some);
+            }
+            self.partial = Some((header, body));
+        } else if have.len() >= need {
             let body = Bytes::copy_from_slice(&have[..need]);
             self.filled.start += HEADER_BYTES + need;
             return header.open(body).map(Some);
-        }
-        if need > SMALL_BODY_BYTES {
-            let mut body = BytesMut::with_capacity(need);
-            body.extend_from_slice(have);
-            self.filled = 0..0;
-            self.partial = Some((header, body));
         }
         Ok(None)
     }

@@ -1,6 +1,7 @@
 //! The frame codec accepts exactly what it encodes. Other bytes cause no panic and no allocation above the limits.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_core::{Envelope, Exchange, Frame, RoleKind};
@@ -16,7 +17,7 @@ fn encode(frames: &[Wire]) -> Vec<u8> {
 
 /// Feeds `bytes` in pieces of `step`. Returns the frames, and whether the stream could end there.
 fn decode(bytes: &[u8], step: usize) -> Result<(Vec<Wire>, bool), WireError> {
-    let mut assembler = Assembler::new(Limits::OURS);
+    let mut assembler = Assembler::new(Limits::OURS, Arc::default());
     let mut frames = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
