@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::application::AppId;
 use crate::key_range::{Direction, KeyRange};
 use crate::replica::{Mark, Working};
-use crate::view::{PAGE_ENTRIES, full_key, with_full_key};
+use crate::view::{PAGE_ENTRIES, with_full_key};
 
 /// The state while a command is applied. Reads see the writes of this command and of all earlier ones.
 ///
@@ -33,12 +33,13 @@ impl<E> Tx<'_, E> {
 
     /// Writes a key.
     pub fn put(&mut self, key: &[u8], value: impl Into<Bytes>) {
-        self.working.write(full_key(self.app, key), Some(value.into()));
+        let value = value.into();
+        with_full_key(self.app, key, |key| self.working.write(key, Some(value)));
     }
 
     /// Deletes a key. Has no effect if the key does not exist.
     pub fn delete(&mut self, key: &[u8]) {
-        self.working.write(full_key(self.app, key), None);
+        with_full_key(self.app, key, |key| self.working.write(key, None));
     }
 
     /// Returns the first entries of a range in the given direction, at most `limit`. To continue, call this for the rest of the

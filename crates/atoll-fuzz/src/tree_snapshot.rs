@@ -92,7 +92,8 @@ impl Replica {
         let mut body = Vec::new();
         request.write(&mut body);
         let ids = vec![Id { scheme: "super", id: "" }];
-        let known = self.map.keys.get(&key::session(session)).and_then(|bytes| Session::of_bytes(bytes).ok());
+        let known =
+            self.map.keys.get(&key::session(session)[..]).and_then(|bytes| Session::of_bytes(bytes).ok());
         let moves = known.map_or(0, |known| known.moves);
         let head = WriteHead { session, moves, ids, op: request.op().number(), enforce_quota: true };
         self.apply(&Command::Write(head, &body));

@@ -186,23 +186,23 @@ fn a_snapshot_in_which_something_does_not_fit_is_refused_by_name() {
             other => panic!("{other:?}"),
         }
     };
-    let without = |key: Vec<u8>| move |map: &mut Map| drop(map.keys.remove(&key).unwrap());
-    use atoll_zookeeper::tree::key;
+    use atoll_zookeeper::tree::key::{self, Key};
+    let without = |key: Key| move |map: &mut Map| drop(map.keys.remove(&key[..]).unwrap());
     assert!(fault(&without(key::node("/a"))).contains("without its parent"));
     assert!(fault(&without(key::node("/t"))).contains("/: has another number of children"));
     assert!(fault(&without(key::data("/a/b"))).contains("what belongs to the node is missing"));
     assert!(fault(&without(key::ephemeral(session, "/a/e"))).contains("what belongs to the node is missing"));
     assert!(fault(&without(key::session(session))).contains("an ephemeral without its session"));
-    let with = |key: Vec<u8>, value: Vec<u8>| {
-        move |map: &mut Map| drop(map.keys.insert(key.clone(), value.clone().into()))
+    let with = |key: Key, value: Vec<u8>| {
+        move |map: &mut Map| drop(map.keys.insert(key.to_vec(), value.clone().into()))
     };
     assert!(fault(&with(key::data("/zz"), b"x".to_vec())).contains("what points to nodes"));
     assert!(fault(&with(key::node("/t"), b"x".to_vec())).contains("no node that can be read"));
-    assert!(fault(&with(b"n/a\0b/../c".to_vec(), b"x".to_vec())).contains("no path of a node"));
+    assert!(fault(&with(Key::from_slice(b"n/a\0b/../c"), b"x".to_vec())).contains("no path of a node"));
     let newer = |map: &mut Map| {
-        let node = Node::of_bytes(&map.keys[&key::node("/t")]).unwrap();
+        let node = Node::of_bytes(&map.keys[&key::node("/t")[..]]).unwrap();
         let newer = Node { mzxid: 1 << 50, ..node }.to_bytes();
-        map.keys.insert(key::node("/t"), newer.into());
+        map.keys.insert(key::node("/t").to_vec(), newer.into());
     };
     assert!(fault(&newer).contains("newer than the snapshot"));
 }

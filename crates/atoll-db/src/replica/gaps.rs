@@ -54,10 +54,10 @@ impl Gaps {
     }
 
     /// Records that a key was written, and shortens the gap that contains it.
-    pub(crate) fn put(&mut self, key: &Bytes) {
+    pub(crate) fn put(&mut self, key: &[u8]) {
         for gap in &mut self.0 {
-            if gap.start <= *key && *key < gap.end {
-                gap.end = key.clone();
+            if *gap.start <= *key && *key < *gap.end {
+                gap.end = Bytes::copy_from_slice(key);
             }
         }
         self.0.retain(|gap| gap.start < gap.end);

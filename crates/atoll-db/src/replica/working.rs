@@ -29,7 +29,7 @@ pub(crate) struct Working {
     /// The version of the writes, which is above the published one.
     pub(crate) version: u64,
     pub(crate) hash: StateHash,
-    undo: Vec<(Bytes, Prior)>,
+    undo: Undo,
     /// What keys had below the active layer. If a key occurs more than once, its first occurrence counts.
     befores: Vec<Before>,
     /// Values that were read from the store, for keys that are in no layer below the active one.
@@ -40,6 +40,37 @@ pub(crate) struct Working {
     pub(crate) reads: Reads,
     /// The first failure since the last [`Working::take_failure`].
     failed: Option<Failure>,
+}
+
+/// The writes that can still be undone, in their order. It takes no memory for each of them, because every write is recorded here.
+#[derive(Debug, Default)]
+struct Undo {
+    /// The keys, one behind the other.
+    keys: Vec<u8>,
+    /// Where the key of each write begins, and what the write replaced.
+    writes: Vec<(usize, Prior)>,
+}
+
+impl Undo {
+    fn push(&mut self, key: &[u8], prior: Prior) {
+        self.writes.push((self.keys.len(), prior));
+        self.keys.extend_from_slice(key);
+    }
+
+    /// Undoes the writes above the first `kept` of them, from the newest to the oldest.
+    fn undo(&mut self, kept: usize, mut one: impl FnMut(&[u8], Prior)) {
+        while self.writes.len() > kept
+            && let Some((start, prior)) = self.writes.pop()
+        {
+            one(&self.keys[start..], prior);
+            self.keys.truncate(start);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.writes.clear();
+    }
 }
 
 /// Why a read failed and returned nothing. Whatever the command does after it is rolled back.
@@ -58,7 +89,7 @@ pub(crate) struct Mark {
 
 impl Working {
     pub(crate) fn new(layers: Layers, version: u64, hash: StateHash) -> Self {
-        let (undo, befores, seen) = (Vec::new(), Vec::new(), Points::default());
+        let (undo, befores, seen) = (Undo::default(), Vec::new(), Points::default());
         let reads = Reads::Anywhere;
         let gaps = Gaps::default();
         Working { layers, version, hash, undo, befores, seen, seen_bytes: 0, gaps, reads, failed: None }
@@ -173,39 +204,37 @@ impl Working {
         }
     }
 
-    pub(crate) fn write(&mut self, key: Bytes, value: Option<Bytes>) {
+    pub(crate) fn write(&mut self, key: &[u8], value: Option<Bytes>) {
         if value.is_some() {
-            self.gaps.put(&key);
+            self.gaps.put(key);
         }
-        let prior = self.layers.active.put(&key, value.clone(), self.version);
+        let prior = self.layers.active.put(key, value.clone(), self.version);
         match &prior {
             Prior::Older(old) | Prior::Same(old) => {
-                self.hash.replace(&key, old.as_ref(), value.as_ref());
+                self.hash.replace(key, old.as_ref(), value.as_ref());
             }
-            Prior::Unknown => {
-                let old = self.get_below(&key);
-                let part = self.hash.replace(&key, old.as_ref(), value.as_ref());
-                self.befores.push(Before { key: key.clone(), part, present: old.is_some() });
+            Prior::Unknown(new) => {
+                let old = self.get_below(key);
+                let part = self.hash.replace(key, old.as_ref(), value.as_ref());
+                self.befores.push(Before { key: new.clone(), part, present: old.is_some() });
             }
         }
-        self.undo.push((key, prior));
+        self.undo.push(key, prior);
     }
 
     pub(crate) fn mark(&self) -> Mark {
-        Mark { undo: self.undo.len(), hash: self.hash }
+        Mark { undo: self.undo.writes.len(), hash: self.hash }
     }
 
     /// Undoes the writes since a savepoint. Returns true if there were any.
     pub(crate) fn rollback(&mut self, to: &Mark) -> bool {
-        let any = self.undo.len() > to.undo;
-        while self.undo.len() > to.undo
-            && let Some((key, prior)) = self.undo.pop()
-        {
-            if matches!(prior, Prior::Unknown) {
+        let any = self.undo.writes.len() > to.undo;
+        self.undo.undo(to.undo, |key, prior| {
+            if matches!(prior, Prior::Unknown(_)) {
                 self.befores.pop();
             }
-            self.layers.active.undo(&key, prior, self.version);
-        }
+            self.layers.active.undo(key, prior, self.version);
+        });
         self.hash = to.hash;
         if any {
             self.gaps.forget();
@@ -313,7 +342,7 @@ mod tests {
         working.reads = Reads::InMemory;
         for write in [false, true] {
             if write {
-                working.write(key(1), Some(key(8)));
+                working.write(&key(1), Some(key(8)));
             } else {
                 assert_eq!(working.get(&key(1)), None);
             }
@@ -336,7 +365,7 @@ mod tests {
         let base = MemoryStore::new().snapshot();
         let layers = Layers { active: active.clone(), frozen: None, settled: None, base };
         let mut working = Working::new(layers, 1, StateHash::default());
-        (0..KEYS).for_each(|n| working.write(name(n), Some(Bytes::new())));
+        (0..KEYS).for_each(|n| working.write(&name(n), Some(Bytes::new())));
         working.keep();
         let (mut deleted, mut steps) = (0, 0);
         let whole = KeyRange { start: name(0), end: Some(name(KEYS)) };
@@ -351,7 +380,7 @@ mod tests {
                 break;
             }
             deleted += found.len();
-            found.into_iter().for_each(|(key, _)| working.write(key, None));
+            found.into_iter().for_each(|(key, _)| working.write(&key, None));
             working.keep();
             steps += 1;
         }
@@ -379,7 +408,7 @@ mod tests {
                 match step {
                     Step::Write(n, value) => {
                         let value = value.map(|v| Bytes::from(vec![v; 3]));
-                        working.write(key(n), value.clone());
+                        working.write(&key(n), value.clone());
                         match value {
                             Some(value) => drop(model.insert(key(n), value)),
                             None => drop(model.remove(&key(n))),

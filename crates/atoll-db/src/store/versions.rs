@@ -10,12 +10,12 @@ use bytes::Bytes;
 use super::points::Points;
 use crate::key_range::{Direction, KeyRange};
 
-/// A key must have more older versions than this before they are checked for readers.
-const PRUNE_ABOVE: usize = 2;
-/// The number of older versions must also exceed this multiple of what the last check kept. The cost of a check is thus spread over
-/// as many writes, and a write costs the same however many versions readers hold (contracts X27). If this is larger, more memory is
-/// used.
-const PRUNE_TIMES: usize = 2;
+/// The held versions of a key are checked for readers after this many writes of the key, and after this multiple of what the last check
+/// kept. The cost of a check is thus spread over as many writes, and a write costs the same however many versions readers hold
+/// (contracts X27). If this is larger, more memory is used.
+const CHECK_TIMES: usize = 2;
+/// See [`CHECK_TIMES`].
+const CHECK_AFTER: usize = 2;
 /// A page examines at most this many keys for each entry that it may return.
 const LOOKED_TIMES: usize = 2;
 /// The approximate memory overhead of a key and of a version, in bytes.
@@ -87,30 +87,63 @@ struct Version {
     value: Option<Bytes>,
 }
 
+/// The versions of a key, in this order.
 #[derive(Debug)]
 struct Versions {
+    /// The versions that a reader held when they were replaced. Most keys never have any, so they take no memory of their own.
+    held: Option<Box<Held>>,
+    /// The version before the newest one. It is kept whether or not it is held: a rollback may return to it, and the latest published
+    /// view shows it.
+    previous: Option<Version>,
     newest: Version,
-    /// The older versions in ascending order, all below `newest`.
-    older: Vec<Version>,
-    /// `older` is pruned once it has more versions than this.
-    prune_above: usize,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// In ascending order.
+    versions: Vec<Version>,
+    /// The versions are checked for readers at the write after this many.
+    writes_left: usize,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Held { versions: Vec::new(), writes_left: CHECK_AFTER }
+    }
 }
 
 impl Versions {
     fn seen_at(&self, at: u64) -> Option<&Version> {
-        if self.newest.at <= at {
-            return Some(&self.newest);
-        }
-        let above = self.older.partition_point(|v| v.at <= at);
-        self.older[..above].last()
+        let latest = [Some(&self.newest), self.previous.as_ref()].into_iter().flatten().find(|v| v.at <= at);
+        latest.or_else(|| {
+            let held = &self.held.as_ref()?.versions;
+            held[..held.partition_point(|v| v.at <= at)].last()
+        })
+    }
+
+    /// The approximate memory of all versions but the newest, in bytes.
+    fn older_bytes(&self) -> usize {
+        let held = self.held.iter().flat_map(|held| &held.versions);
+        held.chain(&self.previous).map(Version::bytes).sum()
+    }
+}
+
+impl Version {
+    fn value_bytes(&self) -> usize {
+        self.value.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// The approximate memory of an older version, in bytes.
+    fn bytes(&self) -> usize {
+        VERSION_BYTES + self.value_bytes()
     }
 }
 
 /// What a write replaced. With it, the write can be undone.
 #[derive(Debug)]
 pub(crate) enum Prior {
-    /// The map did not have the key.
-    Unknown,
+    /// The map did not have the key, which is this one.
+    Unknown(Bytes),
     /// The key had this value at an earlier version, which is kept.
     Older(Option<Bytes>),
     /// The key had this value at the same version.
@@ -223,31 +256,47 @@ impl VersionedMap {
     }
 
     /// Writes a version, which must not be below any other version of the key. Returns what it replaced.
-    pub(crate) fn put(&self, key: &Bytes, value: Option<Bytes>, at: u64) -> Prior {
-        let new_bytes = value.as_ref().map_or(0, Bytes::len);
+    pub(crate) fn put(&self, key: &[u8], value: Option<Bytes>, at: u64) -> Prior {
+        let newest = Version { at, value };
+        let new_bytes = newest.value_bytes();
         let mut map = self.write();
         let Some(versions) = map.points.get_mut(key) else {
             self.bytes.fetch_add(KEY_BYTES + key.len() + new_bytes, Ordering::Relaxed);
-            let newest = Version { at, value };
-            let versions = Versions { newest, older: Vec::new(), prune_above: PRUNE_ABOVE };
-            map.insert(key, versions);
-            return Prior::Unknown;
+            let key = Bytes::copy_from_slice(key);
+            map.insert(&key, Versions { held: None, previous: None, newest });
+            return Prior::Unknown(key);
         };
         debug_assert!(versions.newest.at <= at, "versions are written in order");
-        let old = std::mem::replace(&mut versions.newest, Version { at, value });
+        let old = std::mem::replace(&mut versions.newest, newest);
         if old.at == at {
-            let old_bytes = old.value.as_ref().map_or(0, Bytes::len);
             self.bytes.fetch_add(new_bytes, Ordering::Relaxed);
-            self.bytes.fetch_sub(old_bytes, Ordering::Relaxed);
+            self.bytes.fetch_sub(old.value_bytes(), Ordering::Relaxed);
             return Prior::Same(old.value);
         }
         self.bytes.fetch_add(VERSION_BYTES + new_bytes, Ordering::Relaxed);
-        let before = old.value.clone();
-        versions.older.push(old);
-        if versions.older.len() > versions.prune_above {
-            self.prune(versions);
+        let (before, replaced) = (old.value.clone(), old.at);
+        if let Some(older) = versions.previous.replace(old) {
+            self.keep_if_held(&mut versions.held, older, replaced);
         }
         Prior::Older(before)
+    }
+
+    /// Keeps a version that only readers below `above` see, if there are any.
+    fn keep_if_held(&self, held: &mut Option<Box<Held>>, version: Version, above: u64) {
+        if self.live.any_in(version.at, above) {
+            held.get_or_insert_default().versions.push(version);
+        } else {
+            self.bytes.fetch_sub(version.bytes(), Ordering::Relaxed);
+        }
+        let Some(all) = held else { return };
+        if all.writes_left > 0 {
+            all.writes_left -= 1;
+            return;
+        }
+        self.check(all, above);
+        if all.versions.is_empty() {
+            *held = None;
+        }
     }
 
     /// Undoes a write at `at` that replaced `prior`. It must be the latest write of the key.
@@ -255,20 +304,19 @@ impl VersionedMap {
         let mut map = self.write();
         let Some(versions) = map.points.get_mut(key) else { return };
         debug_assert_eq!(versions.newest.at, at, "only the newest version is taken back");
-        let gone_bytes = versions.newest.value.as_ref().map_or(0, Bytes::len);
-        self.bytes.fetch_sub(gone_bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(versions.newest.value_bytes(), Ordering::Relaxed);
         match prior {
             Prior::Same(value) => {
                 self.bytes.fetch_add(value.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
                 versions.newest.value = value;
             }
             Prior::Older(_) => {
-                if let Some(older) = versions.older.pop() {
+                if let Some(previous) = versions.previous.take() {
                     self.bytes.fetch_sub(VERSION_BYTES, Ordering::Relaxed);
-                    versions.newest = older;
+                    versions.newest = previous;
                 }
             }
-            Prior::Unknown => {
+            Prior::Unknown(_) => {
                 self.bytes.fetch_sub(KEY_BYTES + key.len(), Ordering::Relaxed);
                 let is_done = map.remove(key);
                 drop(map);
@@ -279,24 +327,20 @@ impl VersionedMap {
         }
     }
 
-    /// Drops the older versions that no reader needs.
-    fn prune(&self, versions: &mut Versions) {
-        // The newest of the older versions is always kept: a rollback may return to it, and the latest published view shows it.
-        let Some(newest) = versions.older.pop() else { return };
-        let mut above = newest.at;
-        let mut kept = vec![newest];
-        while let Some(version) = versions.older.pop() {
+    /// Drops the versions that no reader holds any more. Readers at `above` and later see none of them.
+    fn check(&self, held: &mut Held, mut above: u64) {
+        let mut kept = Vec::new();
+        while let Some(version) = held.versions.pop() {
             if self.live.any_in(version.at, above) {
                 above = version.at;
                 kept.push(version);
             } else {
-                let bytes = VERSION_BYTES + version.value.as_ref().map_or(0, Bytes::len);
-                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.bytes.fetch_sub(version.bytes(), Ordering::Relaxed);
             }
         }
         kept.reverse();
-        versions.prune_above = PRUNE_ABOVE.max(PRUNE_TIMES * kept.len());
-        versions.older = kept;
+        held.writes_left = CHECK_AFTER.max(CHECK_TIMES * kept.len());
+        held.versions = kept;
     }
 
     /// Drops a deleted key if no reader can see the difference. Only for a map that has no layer below it.
@@ -309,9 +353,7 @@ impl VersionedMap {
         if self.live.any_in(0, versions.newest.at) {
             return;
         }
-        let older: usize =
-            versions.older.iter().map(|v| VERSION_BYTES + v.value.as_ref().map_or(0, Bytes::len)).sum();
-        self.bytes.fetch_sub(older + KEY_BYTES + key.len(), Ordering::Relaxed);
+        self.bytes.fetch_sub(versions.older_bytes() + KEY_BYTES + key.len(), Ordering::Relaxed);
         let is_done = map.remove(key);
         drop(map);
         if !is_done {
@@ -420,6 +462,28 @@ mod tests {
         }
         assert!(map.size_bytes() < 1_000, "{} bytes are left", map.size_bytes());
         assert_eq!(map.get(&hot, 14_000), Some(value(14_000)));
+    }
+
+    #[test]
+    fn only_the_version_before_the_newest_is_kept_for_nobody() {
+        let live = Arc::new(Live::default());
+        let map = VersionedMap::new(live.clone());
+        let key = b"key";
+        let unheld = KEY_BYTES + key.len() + VERSION_BYTES + 2 * 8;
+        for at in 1..100 {
+            map.put(key, value(at), at);
+        }
+        assert_eq!(map.size_bytes(), unheld);
+        assert_eq!([98, 97].map(|at| map.get(key, at)), [Some(value(98)), None]);
+        let hold = live.hold(99);
+        map.put(key, value(100), 100);
+        let prior = map.put(key, value(101), 101);
+        assert_eq!(map.size_bytes(), unheld + VERSION_BYTES + 8, "one is held");
+        map.undo(key, prior, 101);
+        assert_eq!([99, 100, 101].map(|at| map.get(key, at)), [99, 100, 100].map(|at| Some(value(at))));
+        map.put(key, value(102), 102);
+        assert_eq!([99, 101, 102].map(|at| map.get(key, at)), [99, 100, 102].map(|at| Some(value(at))));
+        drop(hold);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::pending::{Pending, Wait};
 use crate::jute::Jute;
 use crate::jute::codes::{ErrorCode, OpCode, perms, watch_mode, watcher_type};
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
-use crate::tree::key;
+use crate::tree::key::{self, Key};
 use crate::tree::read::{self, OnlyInMemory, ReadError};
 use crate::watch::NotSet;
 use crate::watch::reset::{Brought, ResetError};
@@ -129,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             // If the watch stayed, it might fire before it is known whether the read is refused.
             Err(ReadError::OnDisk) if self.look_ups < MAX_LOOK_UPS => {
                 self.forget_watch(watch);
-                let looked_up = self.look_up(view, vec![key::node(path).into()]);
+                let looked_up = self.look_up(view, vec![key::node(path)]);
                 let (frame, times) = (Bytes::copy_from_slice(bytes), self.look_ups + 1);
                 self.pending.push_first(Pending::LookUp { frame, looked_up, times });
                 return Ok(());
@@ -253,13 +253,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let view = self.shared.engine.view();
         let nodes = again.next().into_iter().filter(|(brought, _)| brought.is_compared());
         let keys = nodes.map(|(_, path)| key::node(path)).chain([key::RESTORED.into()]);
-        let is_on_disk = |key: &Bytes| view.get_in_memory(key) == InMemory::OnDisk;
-        let on_disk: Vec<Bytes> = keys.map(Bytes::from).filter(is_on_disk).collect();
+        let is_on_disk = |key: &Key| view.get_in_memory(key) == InMemory::OnDisk;
+        let on_disk: Vec<Key> = keys.filter(is_on_disk).collect();
         (!on_disk.is_empty()).then(|| self.look_up(view, on_disk))
     }
 
     /// Reads keys into memory, on another thread.
-    fn look_up(&self, view: View, keys: Vec<Bytes>) -> JoinHandle<()> {
+    fn look_up(&self, view: View, keys: Vec<Key>) -> JoinHandle<()> {
         let shared = self.shared.clone();
         tokio::spawn(async move {
             let turn = match keys.len() {

@@ -16,8 +16,12 @@
 //! | `u` number | a piece of that upload |
 
 use atoll_db::{KeyRange, Proposer};
+use smallvec::SmallVec;
 
 use crate::path;
+
+/// A key. Every command makes several, so short ones are not allocated.
+pub type Key = SmallVec<[u8; 128]>;
 
 /// The key of the counters: the newest zxid, the number of sessions opened so far, and others.
 pub const COUNTERS: &[u8] = b"z";
@@ -31,8 +35,10 @@ pub const STAGED: &[u8] = b"u";
 /// The id of a session.
 pub type SessionId = i64;
 
-fn joined(parts: &[&[u8]]) -> Vec<u8> {
-    parts.concat()
+fn joined(parts: &[&[u8]]) -> Key {
+    let mut key = Key::new();
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key
 }
 
 /// Returns the parent as it appears in keys. The root is empty there; otherwise its children would have two slashes.
@@ -42,9 +48,9 @@ fn parent_part(path: &str) -> &str {
 
 /// Returns the key of a znode. The empty path also means the root, as in ZooKeeper. A path that no node can have yields a key that
 /// no node has.
-pub fn node(of: &str) -> Vec<u8> {
+pub fn node(of: &str) -> Key {
     match path::split(of) {
-        None if of.is_empty() || of == path::ROOT => b"n".to_vec(),
+        None if of.is_empty() || of == path::ROOT => joined(&[b"n"]),
         None => joined(&[b"n", of.as_bytes()]),
         Some((parent, name)) => joined(&[b"n", parent_part(parent).as_bytes(), b"\0", name.as_bytes()]),
     }
@@ -75,13 +81,13 @@ pub fn path_of_node(key: &[u8]) -> Option<String> {
 }
 
 /// Returns the key of data that is not stored in the node. The empty path means the root, as in [`node`].
-pub fn data(of: &str) -> Vec<u8> {
+pub fn data(of: &str) -> Key {
     let of = if of.is_empty() { path::ROOT } else { of };
     joined(&[b"d", of.as_bytes()])
 }
 
 /// Returns the key of an ephemeral.
-pub fn ephemeral(session: SessionId, of: &str) -> Vec<u8> {
+pub fn ephemeral(session: SessionId, of: &str) -> Key {
     joined(&[b"e", &session.to_be_bytes(), of.as_bytes()])
 }
 
@@ -101,7 +107,7 @@ pub const EPHEMERAL_HEAD: usize = 9;
 pub const TRANSIENT_HEAD: usize = 1;
 
 /// Returns the key of a container, or of a node with a time to live.
-pub fn transient(of: &str) -> Vec<u8> {
+pub fn transient(of: &str) -> Key {
     joined(&[b"t", of.as_bytes()])
 }
 
@@ -111,7 +117,7 @@ pub fn transients() -> KeyRange {
 }
 
 /// Returns the key of the addresses at which a node serves clients.
-pub fn server(node: u32) -> Vec<u8> {
+pub fn server(node: u32) -> Key {
     joined(&[b"c", &node.to_be_bytes()])
 }
 
@@ -121,7 +127,7 @@ pub fn servers() -> KeyRange {
 }
 
 /// Returns the key of a session.
-pub fn session(id: SessionId) -> Vec<u8> {
+pub fn session(id: SessionId) -> Key {
     joined(&[b"s", &id.to_be_bytes()])
 }
 
@@ -131,7 +137,7 @@ pub fn sessions() -> KeyRange {
 }
 
 /// Returns the key that marks a session's holder.
-pub fn held(by: Proposer, id: SessionId) -> Vec<u8> {
+pub fn held(by: Proposer, id: SessionId) -> Key {
     joined(&[b"h", &by.node.0.to_be_bytes(), &by.incarnation.0.to_be_bytes(), &id.to_be_bytes()])
 }
 
@@ -141,7 +147,7 @@ pub fn held_by(by: Proposer) -> KeyRange {
 }
 
 /// Returns the key of a piece of the current upload.
-pub fn staged_piece(number: i32) -> Vec<u8> {
+pub fn staged_piece(number: i32) -> Key {
     joined(&[STAGED, &number.to_be_bytes()])
 }
 

@@ -307,7 +307,7 @@ impl Census {
             }
             Some(b's') => {
                 let session = Session::of_bytes(value).map_err(|_| "no session that can be read")?;
-                let id = key::session_at_end(key).filter(|id| key == key::session(*id));
+                let id = key::session_at_end(key).filter(|id| *key == *key::session(*id));
                 id.filter(|id| *id > 0 && session.timeout_ms > 0 || session.is_ending())
                     .map(drop)
                     .ok_or("no session")
@@ -318,7 +318,7 @@ impl Census {
     }
 
     fn take_node(&mut self, all: &Snapshot, key: &[u8], value: &Bytes) -> Result<(), &'static str> {
-        let path = key::path_of_node(key).filter(|path| path::is_valid(path) && key == key::node(path));
+        let path = key::path_of_node(key).filter(|path| path::is_valid(path) && *key == *key::node(path));
         let path = path.ok_or("no path of a node")?;
         let node = Node::of_bytes(value).map_err(|_| "no node that can be read")?;
         let zxids = [node.czxid, node.mzxid, node.pzxid];

@@ -15,7 +15,7 @@ use atoll_zookeeper::path;
 use atoll_zookeeper::session::state::Session;
 pub use atoll_zookeeper::testing::Map;
 use atoll_zookeeper::tree::application::apply;
-use atoll_zookeeper::tree::key;
+use atoll_zookeeper::tree::key::{self, Key};
 use atoll_zookeeper::tree::node::{Data, Lifetime, Node};
 use atoll_zookeeper::tree::state::{Counters, Keys};
 
@@ -77,7 +77,8 @@ impl Replica {
 
     /// Performs a session's write through this node at the session's current move count. The client has only its address as id.
     pub fn write(&mut self, by: Proposer, session: i64, request: &Request<'_>) -> Outcome {
-        let known = self.map.keys.get(&key::session(session)).map(|bytes| Session::of_bytes(bytes).unwrap());
+        let known =
+            self.map.keys.get(&key::session(session)[..]).map(|bytes| Session::of_bytes(bytes).unwrap());
         self.write_by_move(by, session, known.map_or(0, |known| known.moves), request)
     }
 
@@ -120,7 +121,7 @@ impl Replica {
     pub fn audit(&mut self) {
         let keys = self.map.keys.clone();
         let (mut nodes, mut ephemerals, mut bytes, mut quotas) = (0, 0, 0, 0);
-        let mut expected: BTreeMap<Vec<u8>, ()> = BTreeMap::new();
+        let mut expected: BTreeMap<Key, ()> = BTreeMap::new();
         for (key, value) in keys.iter().filter(|(key, _)| key.first() == Some(&b'n')) {
             let path = key::path_of_node(key).unwrap();
             let node = Node::of_bytes(value).unwrap();
@@ -134,7 +135,7 @@ impl Replica {
                 Lifetime::Persistent => {}
                 Lifetime::Ephemeral(session) => {
                     ephemerals += 1;
-                    assert!(keys.contains_key(&key::session(session)), "the session of {path}");
+                    assert!(keys.contains_key(&key::session(session)[..]), "the session of {path}");
                     expected.insert(key::ephemeral(session, &path), ());
                 }
                 Lifetime::Container | Lifetime::Ttl(_) => {
@@ -142,7 +143,7 @@ impl Replica {
                 }
             }
             if let Data::Apart(length) = node.data {
-                assert_eq!(keys[&key::data(&path)].len(), length as usize, "data of {path}");
+                assert_eq!(keys[&key::data(&path)[..]].len(), length as usize, "data of {path}");
                 expected.insert(key::data(&path), ());
             }
             quotas += i64::from(
@@ -154,8 +155,12 @@ impl Replica {
             bytes += i64::try_from(path.len() + node.data.length()).unwrap();
         }
         let indexed = |key: &&Vec<u8>| matches!(key.first(), Some(b'd' | b'e' | b't'));
-        let found: Vec<&Vec<u8>> = keys.keys().filter(indexed).collect();
-        assert_eq!(found, expected.keys().collect::<Vec<_>>(), "what points to nodes, and what does not");
+        let found: Vec<&[u8]> = keys.keys().filter(indexed).map(Vec::as_slice).collect();
+        assert_eq!(
+            found,
+            expected.keys().map(|key| &key[..]).collect::<Vec<_>>(),
+            "what points to nodes, and what does not"
+        );
         if let Some(found) = keys.get(key::COUNTERS) {
             let counters = Counters::of_bytes(found);
             assert_eq!(
