@@ -1,35 +1,154 @@
-//! The allocator of the program.
+//! The allocator of the program: mimalloc for most blocks, the system's for large ones.
+//!
+//! What a node uses all the time is small. It is fastest in huge pages (2 MiB), which mimalloc asks the kernel for. So free memory goes
+//! back to the system in whole huge pages only, and not at once: in smaller pieces, it would break up the huge pages of everything beside
+//! it, and the node would soon fault the pieces in again.
+//!
+//! Large blocks are mostly buffers for what clients send. A client may announce megabytes and send a little, which would take a huge page
+//! each time. A block from the system takes only the small pages that are touched, and all of it goes back as soon as it is freed. So
+//! clients that misbehave cannot make a node much larger than its limits allow (`drills/hostile_grpc.py`).
+
+use std::alloc::{GlobalAlloc, Layout, System};
 
 use libmimalloc_sys::{mi_option_set, mi_option_t};
+use mimalloc::MiMalloc;
+
+/// The size of the smallest large block, in bytes. If it is smaller, busy nodes fault in more memory again and again. If it is larger,
+/// clients that announce more than they send take more memory.
+const LARGE_BYTES: usize = 256 * 1024;
+
+/// `mi_option_purge_delay` of mimalloc.h, which the bindings do not name, in milliseconds.
+const PURGE_DELAY: mi_option_t = 15;
+/// `mi_option_minimal_purge_size` of mimalloc.h, which the bindings do not name, in KiB.
+const MINIMAL_PURGE_SIZE: mi_option_t = 44;
+
+/// How long free memory waits for use, in milliseconds, before it goes back to the system.
+const DELAY_MS: i64 = 100;
+/// The size of a huge page, in KiB.
+const HUGE_PAGE_KIB: i64 = 2048;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
-/// `mi_option_purge_delay` of mimalloc.h, which the bindings do not name.
-const PURGE_DELAY: mi_option_t = 15;
+/// See the module documentation.
+struct Allocator;
 
-/// Makes the allocator return unused memory to the system at once. By default it keeps such memory for a second or more. Refused messages
-/// of many clients then take three times the memory that a node's limits allow (`drills/hostile_grpc.py`), and appends are no faster.
-#[allow(unsafe_code)] // The only call of C in this program's own code.
-pub fn give_back_at_once() {
-    // SAFETY: mimalloc accepts options at any time. This stores one number in an array of its own, which has this index.
-    unsafe { mi_option_set(PURGE_DELAY, 0) }
+// SAFETY: The size of a block says which allocator it is from. Callers pass the same layout when they free or resize the block, so it
+// always goes back to that one. Both allocators keep the contract of `GlobalAlloc`.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { if is_large(layout.size()) { System.alloc(layout) } else { MiMalloc.alloc(layout) } }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are passed on.
+        unsafe {
+            if is_large(layout.size()) { System.alloc_zeroed(layout) } else { MiMalloc.alloc_zeroed(layout) }
+        }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on, to the allocator that the block is from.
+        unsafe {
+            if is_large(layout.size()) {
+                System.dealloc(block, layout)
+            } else {
+                MiMalloc.dealloc(block, layout)
+            }
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller's promises are passed on, to the allocator that the block is from. If the block has to move to the other
+        // one, the new block is distinct from it and as aligned, and both have the bytes that are copied.
+        unsafe {
+            match (is_large(layout.size()), is_large(bytes)) {
+                (false, false) => MiMalloc.realloc(block, layout, bytes),
+                (true, true) => System.realloc(block, layout, bytes),
+                _ => {
+                    let moved = self.alloc(Layout::from_size_align_unchecked(bytes, layout.align()));
+                    if !moved.is_null() {
+                        std::ptr::copy_nonoverlapping(block, moved, layout.size().min(bytes));
+                        self.dealloc(block, layout);
+                    }
+                    moved
+                }
+            }
+        }
+    }
+}
+
+fn is_large(bytes: usize) -> bool {
+    bytes >= LARGE_BYTES
+}
+
+/// Sets how both allocators give memory back. To be called first: what is allocated before it is treated as by default.
+#[allow(unsafe_code)]
+pub fn set_up() {
+    // SAFETY: mimalloc accepts options at any time. Each call stores one number in an array of its own, which has this index.
+    unsafe {
+        mi_option_set(PURGE_DELAY, DELAY_MS);
+        mi_option_set(MINIMAL_PURGE_SIZE, HUGE_PAGE_KIB);
+    }
+    // By default, the C library takes larger and larger blocks from a heap that it does not give back.
+    // SAFETY: the number is positive and fits.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES as libc::c_int);
+    }
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, clippy::unwrap_used)]
 mod tests {
     use super::*;
 
-    /// Checks that the number is that of the right option: by its default value, and by its neighbours, which the bindings name.
+    fn get(option: mi_option_t) -> i64 {
+        // SAFETY: reading an option has no other effect.
+        unsafe { libmimalloc_sys::mi_option_get(option) }
+    }
+
+    /// Checks that the numbers are those of the right options: by their default values, and by their neighbours.
     #[test]
-    #[allow(unsafe_code)]
-    fn the_option_is_the_delay() {
-        // SAFETY: as above; reading an option has no other effect.
-        let get = |option| unsafe { libmimalloc_sys::mi_option_get(option) };
-        const { assert!(PURGE_DELAY < libmimalloc_sys::_mi_option_last) };
+    fn the_options_are_the_right_ones() {
         assert_eq!(PURGE_DELAY + 1, libmimalloc_sys::mi_option_use_numa_nodes);
         assert_eq!(get(PURGE_DELAY), 1000, "milliseconds, unless it was set");
-        give_back_at_once();
-        assert_eq!(get(PURGE_DELAY), 0);
+        // Three options follow, and the one before allows huge pages.
+        assert_eq!(MINIMAL_PURGE_SIZE + 3, libmimalloc_sys::_mi_option_last);
+        assert_eq!((get(MINIMAL_PURGE_SIZE - 1), get(MINIMAL_PURGE_SIZE)), (1, 0), "unless they were set");
+        set_up();
+        assert_eq!((get(PURGE_DELAY), get(MINIMAL_PURGE_SIZE)), (DELAY_MS, HUGE_PAGE_KIB));
+    }
+
+    #[test]
+    fn a_block_keeps_its_bytes_when_it_moves_between_the_allocators() {
+        let sizes = [1, LARGE_BYTES - 1, LARGE_BYTES, 3 * LARGE_BYTES, LARGE_BYTES - 1, LARGE_BYTES, 7];
+        for align in [1, 64, 8192] {
+            let mut layout = Layout::from_size_align(sizes[0], align).unwrap();
+            // SAFETY: the layouts are those of the block, and only its bytes are read and written.
+            unsafe {
+                let mut block = ALLOCATOR.alloc(layout);
+                block.write(7);
+                for bytes in sizes {
+                    block = ALLOCATOR.realloc(block, layout, bytes);
+                    layout = Layout::from_size_align(bytes, align).unwrap();
+                    assert!(
+                        !block.is_null() && block.addr().is_multiple_of(align),
+                        "{bytes} bytes at {block:?}"
+                    );
+                    assert_eq!(block.read(), 7, "after it was resized to {bytes} bytes");
+                    block.add(bytes - 1).write(7);
+                }
+                ALLOCATOR.dealloc(block, layout);
+                for bytes in sizes {
+                    let layout = Layout::from_size_align(bytes, align).unwrap();
+                    let block = ALLOCATOR.alloc_zeroed(layout);
+                    assert!(std::slice::from_raw_parts(block, bytes).iter().all(|byte| *byte == 0));
+                    ALLOCATOR.dealloc(block, layout);
+                }
+            }
+        }
     }
 }

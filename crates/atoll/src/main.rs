@@ -67,7 +67,7 @@ fn put_mutant_in() {
 }
 
 fn main() -> ExitCode {
-    allocator::give_back_at_once();
+    allocator::set_up();
     #[cfg(feature = "mutants")]
     put_mutant_in();
     match Atoll::parse().verb {
