@@ -172,8 +172,8 @@ const BUGS: [Bug; 20] = [
     Bug {
         name: "versions_forgets_one_that_is_held",
         piece: "versions",
-        right: "if self.live.any_in(version.at, above) {",
-        wrong: "if self.live.any_in(version.at + 1, above) {",
+        right: "self.live.any_in(version.at, above)",
+        wrong: "self.live.any_in(version.at + 1, above)",
         scenario: "views::stay_as_they_are",
         seen: "a view has changed",
     },

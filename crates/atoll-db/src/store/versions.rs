@@ -294,9 +294,14 @@ impl VersionedMap {
         Prior::Older(before)
     }
 
+    /// Returns true if a reader may see this version, which readers at `above` and later do not see.
+    fn is_held(&self, version: &Version, above: u64) -> bool {
+        self.live.any_in(version.at, above)
+    }
+
     /// Keeps a version that only readers below `above` see, if there are any.
     fn keep_if_held(&self, held: &mut Option<Box<Held>>, version: Version, above: u64) {
-        if self.live.any_in(version.at, above) {
+        if self.is_held(&version, above) {
             held.get_or_insert_default().versions.push(version);
         } else {
             self.bytes.fetch_sub(version.bytes(), Ordering::Relaxed);
@@ -345,7 +350,7 @@ impl VersionedMap {
     fn check(&self, held: &mut Held, mut above: u64) {
         let mut kept = Vec::new();
         while let Some(version) = held.versions.pop() {
-            if self.live.any_in(version.at, above) {
+            if self.is_held(&version, above) {
                 above = version.at;
                 kept.push(version);
             } else {
