@@ -15,7 +15,7 @@ use mimalloc::MiMalloc;
 
 /// The size of the smallest large block, in bytes. If it is smaller, busy nodes fault in more memory again and again. If it is larger,
 /// clients that announce more than they send take more memory.
-const LARGE_BYTES: usize = 256 * 1024;
+const LARGE_BYTES: usize = 1024 * 1024;
 
 /// `mi_option_purge_delay` of mimalloc.h, which the bindings do not name, in milliseconds.
 const PURGE_DELAY: mi_option_t = 15;
