@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-// The same allocator as in the product.
+// The product uses it for most blocks, too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

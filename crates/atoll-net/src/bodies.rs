@@ -1,7 +1,7 @@
 //! Memory for the bodies of frames, which is used again.
 //!
-//! The program gives freed memory back to the system at once, so that refused requests cannot make a node large. Bodies that come and
-//! go all the time would then be paid for twice: the system clears every page again for the next body.
+//! An allocator gives memory that is free for a while back to the system, so that refused requests cannot make a node large. Bodies come
+//! and go all the time. If their memory went back in between, the system would have to clear every page again for the next body.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

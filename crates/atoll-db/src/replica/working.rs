@@ -42,7 +42,7 @@ pub(crate) struct Working {
     failed: Option<Failure>,
 }
 
-/// The writes that can still be undone, in their order. It takes no memory for each of them, because every write is recorded here.
+/// The writes that can still be undone, in their order. Every write is recorded here, so a record needs no allocation of its own.
 #[derive(Debug, Default)]
 struct Undo {
     /// The keys, one behind the other.
