@@ -1,8 +1,8 @@
 //! The allocator of the program: mimalloc for most blocks, the system's for large ones.
 //!
-//! What a node uses all the time is small. It is fastest in huge pages (2 MiB), which mimalloc asks the kernel for. So free memory goes
-//! back to the system in whole huge pages only, and not at once: in smaller pieces, it would break up the huge pages of everything beside
-//! it, and the node would soon fault the pieces in again.
+//! What a node uses all the time is small. Memory that is free for a moment will soon be used again: to give it back to the system at once
+//! means to fault it in again, page by page, and breaks up the huge pages beside it. So free memory waits a while. It does not wait until
+//! a whole huge page is free, because few ever are: beside a cache of small values, a node kept as much free memory as used memory.
 //!
 //! Large blocks are mostly buffers for what clients send. A client may announce megabytes and send a little, which would take a huge page
 //! each time. A block from the system takes only the small pages that are touched, and all of it goes back as soon as it is freed. So
@@ -19,13 +19,10 @@ const LARGE_BYTES: usize = 1024 * 1024;
 
 /// `mi_option_purge_delay` of mimalloc.h, which the bindings do not name, in milliseconds.
 const PURGE_DELAY: mi_option_t = 15;
-/// `mi_option_minimal_purge_size` of mimalloc.h, which the bindings do not name, in KiB.
-const MINIMAL_PURGE_SIZE: mi_option_t = 44;
 
-/// How long free memory waits for use, in milliseconds, before it goes back to the system.
+/// How long free memory waits for use, in milliseconds, before it goes back to the system. If it is shorter, busy nodes fault in more
+/// memory again. If it is longer, memory that only a burst needed stays longer.
 const DELAY_MS: i64 = 100;
-/// The size of a huge page, in KiB.
-const HUGE_PAGE_KIB: i64 = 2048;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -87,10 +84,9 @@ fn is_large(bytes: usize) -> bool {
 /// Sets how both allocators give memory back. To be called first: what is allocated before it is treated as by default.
 #[allow(unsafe_code)]
 pub fn set_up() {
-    // SAFETY: mimalloc accepts options at any time. Each call stores one number in an array of its own, which has this index.
+    // SAFETY: mimalloc accepts options at any time. The call stores one number in an array of its own, which has this index.
     unsafe {
         mi_option_set(PURGE_DELAY, DELAY_MS);
-        mi_option_set(MINIMAL_PURGE_SIZE, HUGE_PAGE_KIB);
     }
     // By default, the C library takes larger and larger blocks from a heap that it does not give back.
     // SAFETY: the number is positive and fits.
@@ -110,16 +106,13 @@ mod tests {
         unsafe { libmimalloc_sys::mi_option_get(option) }
     }
 
-    /// Checks that the numbers are those of the right options: by their default values, and by their neighbours.
+    /// Checks that the number is that of the right option: by its default value, and by its neighbour.
     #[test]
-    fn the_options_are_the_right_ones() {
+    fn the_option_is_the_right_one() {
         assert_eq!(PURGE_DELAY + 1, libmimalloc_sys::mi_option_use_numa_nodes);
         assert_eq!(get(PURGE_DELAY), 1000, "milliseconds, unless it was set");
-        // Three options follow, and the one before allows huge pages.
-        assert_eq!(MINIMAL_PURGE_SIZE + 3, libmimalloc_sys::_mi_option_last);
-        assert_eq!((get(MINIMAL_PURGE_SIZE - 1), get(MINIMAL_PURGE_SIZE)), (1, 0), "unless they were set");
         set_up();
-        assert_eq!((get(PURGE_DELAY), get(MINIMAL_PURGE_SIZE)), (DELAY_MS, HUGE_PAGE_KIB));
+        assert_eq!(get(PURGE_DELAY), DELAY_MS);
     }
 
     #[test]
