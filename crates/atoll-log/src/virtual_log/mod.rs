@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`atoll_contract::Loglet`] |
 //! | MetaStore (versioned register) | [`atoll_contract::Register`], one per log |
-//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (unknown outcomes, vlog-V2) |
+//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane/` (order, retries), `scan.rs` (unknown outcomes, vlog-V2) |
 //! | checkTail | `check_tail.rs` |
 //! | readNext | `read.rs` (one read), `reader.rs` (a tailing reader) |
 //! | prefixTrim | `trim.rs` |

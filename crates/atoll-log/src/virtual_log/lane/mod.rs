@@ -4,26 +4,30 @@
 //! without positions, it sends nothing more until every batch in flight has ended. It then resolves the doubt about unsettled records, and
 //! sends them again in order.
 
+mod batch;
+mod window;
+
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use atoll_core::testing::{hit, mutant};
-use atoll_core::{Place, Tick, Ticket, WaitList};
-
-use super::append::Item;
-use super::room::Purpose;
-use super::{Busy, LogAppendError, LogError, Shared, Trouble};
-use crate::chain::{Segment, VersionedChain};
-use crate::mutants;
 use atoll_contract::entry::{BatchBuilder, MAX_BATCH_BYTES};
 use atoll_contract::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Unavailability};
 use atoll_contract::position::LogPos;
-use atoll_core::Budget;
 use atoll_core::sync::lock;
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Tick, Ticket};
+
+use self::batch::{BatchSize, Worst};
+pub(super) use self::window::Lane;
+use super::append::Item;
+use super::room::Purpose;
+use super::{LogAppendError, LogError, Shared, Trouble};
+use crate::chain::{Segment, VersionedChain};
+use crate::mutants;
 
 /// First pause before a refused batch is sent again.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -33,79 +37,6 @@ const MAX_PAUSE: Duration = Duration::from_millis(40);
 const LOOKS_PER_STALL: u32 = 2;
 /// How long the first append through a new handle waits for the tail. The tail bounds a later search for the append.
 const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
-
-#[derive(Debug, Default)]
-struct Waiting {
-    queue: VecDeque<Item>,
-    /// Bytes of all unsettled records, including those in flight and parked.
-    bytes: usize,
-    running: bool,
-    waker: Option<Waker>,
-}
-
-/// Records that were submitted but not sent yet. Bounded by `lane_window_bytes`.
-#[derive(Debug)]
-pub(super) struct Lane {
-    waiting: Mutex<Waiting>,
-    window_bytes: usize,
-    /// Callers that found the window full.
-    callers: WaitList,
-}
-
-impl Lane {
-    pub(super) fn new(window_bytes: usize) -> Self {
-        Lane { waiting: Mutex::default(), window_bytes, callers: WaitList::default() }
-    }
-
-    /// Reserves room for a submission, in this window and in the budget that all logs share. A submission larger than the window is
-    /// accepted when the lane is empty.
-    pub(super) fn reserve(&self, bytes: usize, shared: &Budget) -> Result<(), Busy> {
-        let mut w = lock(&self.waiting);
-        if !self.fits(w.bytes, bytes) {
-            return Err(Busy::Log { waiting_bytes: w.bytes });
-        }
-        shared.take(w.bytes, bytes).map_err(|waiting_bytes| Busy::Node { waiting_bytes })?;
-        w.bytes += bytes;
-        Ok(())
-    }
-
-    fn fits(&self, held_bytes: usize, bytes: usize) -> bool {
-        held_bytes == 0 || held_bytes + bytes <= self.window_bytes
-    }
-
-    /// Returns whether [`Lane::reserve`] would find room in this window.
-    pub(super) fn has_room(&self, bytes: usize) -> bool {
-        self.fits(self.held_bytes(), bytes)
-    }
-
-    /// Queues a caller that needs room for `bytes` bytes. A caller that needs more than the whole window is admitted when the window is
-    /// empty.
-    pub(super) fn place(&self, bytes: usize) -> Place {
-        self.callers.place(bytes.min(self.window_bytes))
-    }
-
-    /// Wakes the waiting callers for which there is room now.
-    pub(super) fn admit(&self) {
-        if !self.callers.is_empty() {
-            self.callers.admit(self.window_bytes.saturating_sub(self.held_bytes()));
-        }
-    }
-
-    pub(super) fn push(&self, items: Vec<Item>) {
-        lock(&self.waiting).queue.extend(items);
-    }
-
-    fn release(&self, bytes: usize, shared: &Budget) {
-        lock(&self.waiting).bytes -= bytes;
-        shared.give_back(bytes);
-        self.admit();
-    }
-
-    /// Returns the number of bytes of all unsettled records.
-    pub(super) fn held_bytes(&self) -> usize {
-        lock(&self.waiting).bytes
-    }
-}
 
 impl Shared {
     pub(super) fn enqueue(self: &Arc<Self>, items: Vec<Item>) {
@@ -576,51 +507,6 @@ impl Run {
 
     fn has_successor(&self, of: LogletId) -> bool {
         self.me.cached().is_some_and(|c| c.chain.active().loglet != of)
-    }
-}
-
-/// The size of a batch under construction.
-#[derive(Default)]
-struct BatchSize {
-    bytes: usize,
-    entries: usize,
-}
-
-impl BatchSize {
-    /// Adds a record if it fits, and returns whether it did. The first record always fits.
-    fn takes(&mut self, item: &Item, limit_bytes: usize) -> bool {
-        let bytes = self.bytes + item.payload.len() + atoll_contract::entry::ENTRY_HEADER_BYTES;
-        let entries = self.entries + 1;
-        if self.entries > 0 && (bytes > limit_bytes || entries > atoll_contract::entry::MAX_BATCH_ENTRIES) {
-            return false;
-        }
-        (self.bytes, self.entries) = (bytes, entries);
-        true
-    }
-}
-
-/// The most serious of several failures.
-#[derive(Default)]
-struct Worst {
-    sealed: bool,
-    forgotten: bool,
-    why: Option<Unavailability>,
-}
-
-impl Worst {
-    /// Adds a failure. Returns true if it says that nothing was appended.
-    fn add(&mut self, failed: Option<&AppendError>) -> bool {
-        match failed {
-            Some(AppendError::Sealed) => self.sealed = true,
-            Some(AppendError::Forgotten) => self.forgotten = true,
-            Some(AppendError::NotAppended(why)) => {
-                self.why = self.why.or(Some(*why));
-                return true;
-            }
-            Some(AppendError::Unknown(why)) => self.why = Some(*why),
-            None => {}
-        }
-        false
     }
 }
 

@@ -1,0 +1,85 @@
+//! The window of a lane: how many bytes of records may be unsettled, and the callers that wait for room.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::task::Waker;
+
+use atoll_core::sync::lock;
+use atoll_core::{Budget, Place, WaitList};
+
+use super::super::Busy;
+use super::super::append::Item;
+
+/// The records that wait for the lane, and how to wake it.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) queue: VecDeque<Item>,
+    /// Bytes of all unsettled records, including those in flight and parked.
+    bytes: usize,
+    pub(super) running: bool,
+    pub(super) waker: Option<Waker>,
+}
+
+/// Records that were submitted but not sent yet. Bounded by `lane_window_bytes`.
+#[derive(Debug)]
+pub(in crate::virtual_log) struct Lane {
+    pub(super) waiting: Mutex<Waiting>,
+    window_bytes: usize,
+    /// Callers that found the window full.
+    callers: WaitList,
+}
+
+impl Lane {
+    pub(in crate::virtual_log) fn new(window_bytes: usize) -> Self {
+        Lane { waiting: Mutex::default(), window_bytes, callers: WaitList::default() }
+    }
+
+    /// Reserves room for a submission, in this window and in the budget that all logs share. A submission larger than the window is
+    /// accepted when the lane is empty.
+    pub(in crate::virtual_log) fn reserve(&self, bytes: usize, shared: &Budget) -> Result<(), Busy> {
+        let mut w = lock(&self.waiting);
+        if !self.fits(w.bytes, bytes) {
+            return Err(Busy::Log { waiting_bytes: w.bytes });
+        }
+        shared.take(w.bytes, bytes).map_err(|waiting_bytes| Busy::Node { waiting_bytes })?;
+        w.bytes += bytes;
+        Ok(())
+    }
+
+    fn fits(&self, held_bytes: usize, bytes: usize) -> bool {
+        held_bytes == 0 || held_bytes + bytes <= self.window_bytes
+    }
+
+    /// Returns whether [`Lane::reserve`] would find room in this window.
+    pub(in crate::virtual_log) fn has_room(&self, bytes: usize) -> bool {
+        self.fits(self.held_bytes(), bytes)
+    }
+
+    /// Queues a caller that needs room for `bytes` bytes. A caller that needs more than the whole window is admitted when the window is
+    /// empty.
+    pub(in crate::virtual_log) fn place(&self, bytes: usize) -> Place {
+        self.callers.place(bytes.min(self.window_bytes))
+    }
+
+    /// Wakes the waiting callers for which there is room now.
+    pub(in crate::virtual_log) fn admit(&self) {
+        if !self.callers.is_empty() {
+            self.callers.admit(self.window_bytes.saturating_sub(self.held_bytes()));
+        }
+    }
+
+    pub(in crate::virtual_log) fn push(&self, items: Vec<Item>) {
+        lock(&self.waiting).queue.extend(items);
+    }
+
+    pub(super) fn release(&self, bytes: usize, shared: &Budget) {
+        lock(&self.waiting).bytes -= bytes;
+        shared.give_back(bytes);
+        self.admit();
+    }
+
+    /// Returns the number of bytes of all unsettled records.
+    pub(in crate::virtual_log) fn held_bytes(&self) -> usize {
+        lock(&self.waiting).bytes
+    }
+}
