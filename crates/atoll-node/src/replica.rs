@@ -26,7 +26,7 @@ pub enum DatabaseState {
 
 impl Default for DatabaseState {
     fn default() -> Self {
-        DatabaseState::OnDisk { cache_bytes: 112 << 20 }
+        DatabaseState::OnDisk { cache_bytes: 128 << 20 }
     }
 }
 

@@ -1,8 +1,11 @@
 //! The allocator of the program: mimalloc for most blocks, the system's for large ones.
 //!
-//! What a node uses all the time is small. Memory that is free for a moment will soon be used again: to give it back to the system at once
-//! means to fault it in again, page by page, and breaks up the huge pages beside it. So free memory waits a while. It does not wait until
-//! a whole huge page is free, because few ever are: beside a cache of small values, a node kept as much free memory as used memory.
+//! What a node uses all the time is small, and is fastest in huge pages (2 MiB). So the first [`HUGE_MIB`] MiB are in huge pages, and what
+//! is used beyond, mostly caches, is not: the kernel would fill whole huge pages where only parts are used, and a node with much data would
+//! take half as much memory again.
+//!
+//! Memory that is free for a moment will soon be used again. To give it back to the system at once means to fault it in again, page by
+//! page. So free memory waits a while.
 //!
 //! Large blocks are mostly buffers for what clients send. A client may announce megabytes and send a little, which would take a huge page
 //! each time. A block from the system takes only the small pages that are touched, and all of it goes back as soon as it is freed. So
@@ -19,10 +22,18 @@ const LARGE_BYTES: usize = 1024 * 1024;
 
 /// `mi_option_purge_delay` of mimalloc.h, which the bindings do not name, in milliseconds.
 const PURGE_DELAY: mi_option_t = 15;
+/// `mi_option_arena_reserve` of mimalloc.h, which the bindings do not name: the size of a region that it takes from the system, in KiB.
+const REGION: mi_option_t = 23;
+/// `mi_option_allow_thp` of mimalloc.h, which the bindings do not name: whether it asks for huge pages for a region.
+const HUGE_PAGES: mi_option_t = 43;
 
 /// How long free memory waits for use, in milliseconds, before it goes back to the system. If it is shorter, busy nodes fault in more
 /// memory again. If it is longer, memory that only a burst needed stays longer.
 const DELAY_MS: i64 = 100;
+/// The size of the first region, which is in huge pages, in MiB. A busy node with little data has all of its memory there.
+const HUGE_MIB: i64 = 128;
+/// The size of the other regions, in MiB: what mimalloc takes by default.
+const REGION_MIB: i64 = 1024;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -81,13 +92,31 @@ fn is_large(bytes: usize) -> bool {
     bytes >= LARGE_BYTES
 }
 
-/// Sets how both allocators give memory back. To be called first: what is allocated before it is treated as by default.
+/// Runs before the first allocation, which makes mimalloc take its first region.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+// SAFETY: the section holds functions of this type, which the C library calls once each, before `main`.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = before_main;
+
+extern "C" fn before_main() {
+    set(REGION, HUGE_MIB * 1024);
+}
+
+#[allow(unsafe_code)]
+fn set(option: mi_option_t, value: i64) {
+    // SAFETY: mimalloc accepts options at any time. The call stores one number in an array of its own, which has this index.
+    unsafe { mi_option_set(option, value) }
+}
+
+/// Sets how both allocators take memory and give it back. To be called first: what is allocated before it is treated as by default.
 #[allow(unsafe_code)]
 pub fn set_up() {
-    // SAFETY: mimalloc accepts options at any time. The call stores one number in an array of its own, which has this index.
-    unsafe {
-        mi_option_set(PURGE_DELAY, DELAY_MS);
-    }
+    set(PURGE_DELAY, DELAY_MS);
+    // The first region is there by now.
+    set(REGION, REGION_MIB * 1024);
+    set(HUGE_PAGES, 0);
     // By default, the C library takes larger and larger blocks from a heap that it does not give back.
     // SAFETY: the number is positive and fits.
     #[cfg(target_env = "gnu")]
@@ -106,13 +135,19 @@ mod tests {
         unsafe { libmimalloc_sys::mi_option_get(option) }
     }
 
-    /// Checks that the number is that of the right option: by its default value, and by its neighbour.
+    /// Checks that the numbers are those of the right options: by their default values, and by their neighbours.
     #[test]
-    fn the_option_is_the_right_one() {
+    fn the_options_are_the_right_ones() {
         assert_eq!(PURGE_DELAY + 1, libmimalloc_sys::mi_option_use_numa_nodes);
-        assert_eq!(get(PURGE_DELAY), 1000, "milliseconds, unless it was set");
+        assert_eq!(HUGE_PAGES + 4, libmimalloc_sys::_mi_option_last);
+        let before = [PURGE_DELAY, REGION, HUGE_PAGES].map(get);
+        assert_eq!(
+            before,
+            [1000, HUGE_MIB * 1024, 1],
+            "milliseconds, KiB, and whether; the second was set before `main`"
+        );
         set_up();
-        assert_eq!(get(PURGE_DELAY), DELAY_MS);
+        assert_eq!([PURGE_DELAY, REGION, HUGE_PAGES].map(get), [DELAY_MS, REGION_MIB * 1024, 0]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
 /// The size that fjall's own log may reach on disk before memory is written out. fjall accepts no smaller value.
 const JOURNAL_BYTES: u64 = 128 * 1024 * 1024;
 /// The share of the cache that is for rows, as a fraction: most reads are of single keys.
-const ROWS_OF: (u64, u64) = (3, 4);
+const ROWS_OF: (u64, u64) = (15, 16);
 /// The number of files that are kept open. A host that budgets the open files of the process must reserve this many, and some more.
 const CACHED_FILES: usize = 256;
 /// A commit of at least this size is written directly as a file of the tree. It bypasses fjall's own log and its memory, from which

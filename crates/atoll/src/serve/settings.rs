@@ -483,9 +483,9 @@ pub const SETTINGS: &[Setting] = &[
     with_default(
         "database",
         "cache_mb",
-        "112",
+        "128",
         "an integer, 1 to 1000000",
-        "The size of the read cache for a state on disk, in MiB, in addition to the kernel's page cache.\nThree quarters are for values of single keys, one for blocks of files.\nToo small: reads go to another thread, and find and decode blocks of files every time. Too large: the memory is missing elsewhere.",
+        "The size of the read cache for a state on disk, in MiB, in addition to the kernel's page cache.\nFifteen sixteenths are for values of single keys, the rest is for blocks of files.\nToo small: reads go to another thread, and find and decode blocks of files every time. Too large: the memory is missing elsewhere.",
     ),
     with_default(
         "database",
