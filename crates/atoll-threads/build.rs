@@ -7,7 +7,7 @@ use std::{env, fs};
 include!("src/bugs.rs");
 
 /// The modules of the copies, and the files from which they are copied.
-const PIECES: [(&str, &str); 11] = [
+const PIECES: [(&str, &str); 10] = [
     ("ticket", "atoll-core/src/ticket.rs"),
     ("ready", "atoll-core/src/ready.rs"),
     ("wait_list", "atoll-core/src/wait_list.rs"),
@@ -18,14 +18,12 @@ const PIECES: [(&str, &str); 11] = [
     ("crowd", "atoll-db/src/engine/crowd.rs"),
     ("versions", "atoll-db/src/store/versions.rs"),
     ("points", "atoll-db/src/store/points.rs"),
-    ("key_range", "atoll-db/src/key_range.rs"),
 ];
 
 /// Paths in the product, and their replacements in the copies.
-const NAMES: [(&str, &str); 4] = [
+const NAMES: [(&str, &str); 3] = [
     ("atoll_core::sync::", "crate::sync::"),
     ("use atoll_core::{Completer", "use super::ticket::{Completer"),
-    ("use crate::key_range::", "use super::key_range::"),
     ("use atoll_core::wait_list::", "use super::wait_list::"),
 ];
 

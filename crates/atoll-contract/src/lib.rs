@@ -1,5 +1,5 @@
-//! The contracts between the layers of Atoll: what a log and a register promise, and the values that they exchange. This crate depends
-//! on no protocol and on no implementation of a log.
+//! The contracts between the layers of Atoll: what a log, a register and an application promise, and the values that they exchange. This
+//! crate depends on no protocol and on no implementation of a log or of an engine.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -9,10 +9,12 @@
 //! | `plugin.rs` | the interface through which a protocol joins a node |
 //! | `cluster.rs` | the members of the cluster, as the procedures of a protocol see them |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
-//! | `conformance/` | the suites that every Loglet and every register must pass, and the driver that runs them |
+//! | `application/` | the [`Application`] trait: a replicated state machine, its view of the state, and what its engine provides |
+//! | `conformance/` | the suites that every Loglet, register and application must pass, and the driver that runs them |
 //! | `testing.rs` | the oracle with which a protocol checks its invariants from outside of the nodes |
 //! | `mutants.rs` | known bugs for tests |
 
+pub mod application;
 pub mod cluster;
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -25,6 +27,7 @@ pub mod register;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use application::Application;
 pub use cluster::{Cluster, Roster, RosterRow};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{

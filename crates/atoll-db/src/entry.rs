@@ -11,7 +11,7 @@ use atoll_core::testing::next_level;
 use atoll_core::{Incarnation, Level, LevelRange, NodeId};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::application::{AppId, Proposer};
+use atoll_contract::application::{AppId, Proposer};
 
 const MAGIC: [u8; 3] = [0xa7, b'd', b'b'];
 const FIRST_FORMAT: u8 = 1;

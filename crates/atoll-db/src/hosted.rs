@@ -10,13 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use atoll_contract::LogPos;
+use atoll_contract::application::{AppId, Application, ApplyAt, Observer, Rejected, Tx, View};
 use atoll_core::Level;
 
-use crate::application::{AppId, Application, ApplyAt, Observer, Rejected};
-use crate::replica::Working;
+use crate::replica::{Published, Working};
 use crate::store::StoreError;
-use crate::tx::Tx;
-use crate::view::{Published, View};
 
 /// The place where the doors of an application register their observer.
 pub(crate) type ObserverSlot<E> = Arc<Mutex<Option<Arc<dyn Observer<E>>>>>;
@@ -74,9 +72,8 @@ impl<A: Application> Hosted for Host<A> {
     fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended {
         let (app, events) = (&mut self.app, &mut self.events);
         // This is unwind-safe: after a panic the writes are rolled back, and `undone` makes the application drop its caches.
-        let done = catch_unwind(AssertUnwindSafe(|| {
-            app.apply(at, command, &mut Tx { app: A::ID, working, events })
-        }));
+        let done =
+            catch_unwind(AssertUnwindSafe(|| app.apply(at, command, &mut Tx::new(A::ID, working, events))));
         match done {
             Ok(reply) => Ended::Reply(reply),
             Err(panic) => Ended::Panicked(words(&*panic)),

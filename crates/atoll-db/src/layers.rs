@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::key_range::{Direction, KeyRange};
 use crate::store::{InMemory, StoreError, StoreSnapshot, VersionedMap};
+use atoll_contract::application::{Direction, KeyRange, Page};
 
 /// Shows one state of the replica if it is read at one version. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -22,20 +22,11 @@ pub(crate) struct Layers {
 }
 
 /// A part of a scan.
-pub(crate) struct Page {
-    /// The entries, in the order of the scan.
-    pub(crate) items: Vec<(Bytes, Bytes)>,
-    /// The rest of the range. None if the range is finished.
-    pub(crate) rest: Option<KeyRange>,
+#[derive(Default)]
+pub(crate) struct Part {
+    pub(crate) page: Page,
     /// Whether the scan has skipped deleted keys, as far as the overlay knows them.
     pub(crate) passed_deleted: bool,
-}
-
-impl Page {
-    /// Returns a page without entries that ends the scan.
-    pub(crate) fn empty() -> Page {
-        Page { items: Vec::new(), rest: None, passed_deleted: false }
-    }
 }
 
 type Item = (Bytes, Option<Bytes>);
@@ -75,9 +66,9 @@ impl Layers {
         direction: Direction,
         at: u64,
         limit: usize,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<Part, StoreError> {
         if range.is_empty() {
-            return Ok(Page::empty());
+            return Ok(Part::default());
         }
         // Scan the overlay first, but not far, and then the store only up to the same key. The store may have very many keys that
         // its snapshot hides (deleted keys, and those of the current commit), and a scan must not skip them again for each page.
@@ -116,7 +107,8 @@ impl Layers {
             }
             Direction::Backward => None,
         };
-        Ok(Page { items, rest: rest.filter(|r| !r.is_empty()), passed_deleted })
+        let rest = rest.filter(|r| !r.is_empty());
+        Ok(Part { page: Page { items, rest }, passed_deleted })
     }
 }
 
@@ -224,9 +216,9 @@ mod tests {
     fn all_of(layers: &Layers, direction: Direction, at: u64) -> usize {
         let (mut rest, mut count) = (Some(KeyRange::all()), 0);
         while let Some(range) = rest {
-            let page = layers.page(&range, direction, at, 128).expect("in memory");
-            count += page.items.len();
-            rest = page.rest;
+            let part = layers.page(&range, direction, at, 128).expect("in memory");
+            count += part.page.items.len();
+            rest = part.page.rest;
         }
         count
     }

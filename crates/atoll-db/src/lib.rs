@@ -4,10 +4,10 @@
 //! entries, appended, and applied on every node in the order of the log. Reads are served from immutable [`View`]s; after
 //! [`Engine::barrier`] they are linearizable.
 //!
+//! Both interfaces are in [`atoll_contract::application`], so an application needs nothing of this crate.
+//!
 //! | file | what it is |
 //! | --- | --- |
-//! | `application.rs`, `tx.rs` | the interface of a replicated state machine, and of its commands to the state |
-//! | `view.rs`, `key_range.rs` | reads |
 //! | `engine/` | proposals, barriers, events, and their waiters |
 //! | `hosted.rs` | the applications that share one log |
 //! | `entry.rs` | the encoding of a log entry |
@@ -17,23 +17,22 @@
 //! | `transfer/` | state snapshots between replicas, comparison of their hashes, and the trim of the log (`upkeep.rs`) |
 //! | `mutants.rs` | known bugs, for tests |
 
-pub mod application;
 pub mod engine;
 mod entry;
 mod hosted;
-pub mod key_range;
 mod layers;
 pub mod mutants;
 mod replica;
 pub mod roles;
 pub mod store;
 pub mod transfer;
-pub mod tx;
-pub mod view;
 
 pub use atoll_contract::LogPos;
+pub use atoll_contract::application::{
+    AppId, Application, ApplyAt, Direction, InMemory, KeyRange, Observer, Persistence, Proposer, Rejected,
+    Savepoint, Scan, StoreError, Tx, View,
+};
 
-pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{
     Applied, BarrierError, Busy, Checked, Clock, ClockAhead, Cluster, Database, Divergence, Engine, Finding,
     Health, HearClocks, OpenError, Options, OutOfService, PeerClocks, ProposeError, Proposed, Refilling,
@@ -41,12 +40,6 @@ pub use engine::{
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
-pub use key_range::{Direction, KeyRange};
 pub use replica::{Halt, HashAt};
-pub use store::{
-    Bound, Change, FjallStore, InMemory, MemoryStore, Owner, OwnerError, Persistence, Store, StoreError,
-    StoreSnapshot,
-};
+pub use store::{Bound, Change, FjallStore, MemoryStore, Owner, OwnerError, Store, StoreSnapshot};
 pub use transfer::{ReplicaRole, Rot, RotKind, Shelf};
-pub use tx::{Savepoint, Tx};
-pub use view::{Scan, View};

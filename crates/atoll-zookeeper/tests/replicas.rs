@@ -1,7 +1,11 @@
 //! Two replicas that apply the same commands have the same state, however their stores are committed in between.
 #![allow(clippy::unwrap_used)]
 
-use atoll_db::{Applications, Direction, Engine, KeyRange, MemoryStore, Solo};
+use atoll_contract::conformance::application::application as conforms;
+use atoll_core::{Incarnation, Level, NodeId};
+use atoll_db::{
+    Application, Applications, ApplyAt, Direction, Engine, KeyRange, LogPos, MemoryStore, Proposer, Solo,
+};
 use atoll_zookeeper::ZooKeeper;
 use atoll_zookeeper::command::{Announce, Command, Forget, OpenSession, Reap, SessionAnswer, WriteHead};
 use atoll_zookeeper::jute::Jute;
@@ -10,6 +14,7 @@ use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::request::{
     CreateRequest, ImportNode, ImportRequest, Request, SetDataRequest, VersionRequest,
 };
+use bytes::Bytes;
 use futures_util::FutureExt;
 use proptest::prelude::*;
 
@@ -45,6 +50,9 @@ struct Replica {
     solo: Solo,
     engine: Engine<ZooKeeper>,
     session: i64,
+    time_ms: u64,
+    /// The commands, with the time of each.
+    commands: Vec<(u64, Bytes)>,
     answers: Vec<Vec<u8>>,
 }
 
@@ -53,14 +61,29 @@ impl Replica {
         let mut applications = Applications::new();
         let slot = applications.add(ZooKeeper);
         let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
-        let mut replica = Replica { engine: solo.engine(&slot), solo, session: 0, answers: Vec::new() };
+        let mut replica = Replica {
+            engine: solo.engine(&slot),
+            solo,
+            session: 0,
+            time_ms: 0,
+            commands: Vec::new(),
+            answers: Vec::new(),
+        };
+        replica.set_time(0);
         replica.propose(&Command::Open(OpenSession { password: Some(&[7; 16]), timeout_ms: 10_000 }));
         replica.session = SessionAnswer::parse(&replica.answers[0][12..]).unwrap().session;
         replica
     }
 
+    fn set_time(&mut self, time_ms: u64) {
+        self.time_ms = time_ms;
+        self.solo.clock().set_ms(time_ms);
+    }
+
     fn propose(&mut self, command: &Command<'_>) {
-        let proposed = self.engine.propose(command.to_bytes().into()).unwrap();
+        let command = Bytes::from(command.to_bytes());
+        self.commands.push((self.time_ms, command.clone()));
+        let proposed = self.engine.propose(command).unwrap();
         let applied = proposed.now_or_never().unwrap().unwrap().unwrap();
         self.answers.push(applied.reply.unwrap_or_else(|rejected| rejected.0).to_vec());
     }
@@ -145,7 +168,7 @@ proptest! {
         for (step, first, second, later) in &steps {
             time_ms += later;
             for (replica, commits) in replicas.iter_mut().zip([first, second]) {
-                replica.solo.clock().set_ms(time_ms);
+                replica.set_time(time_ms);
                 replica.step(step);
                 if *commits {
                     replica.solo.commit();
@@ -154,5 +177,18 @@ proptest! {
         }
         prop_assert_eq!(&replicas[0].answers, &replicas[1].answers);
         prop_assert_eq!(replicas[0].state(), replicas[1].state());
+        // Nor do starts of replicas, nor commands that are rolled back.
+        let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(1) };
+        let version = ZooKeeper::version_at(Level::CURRENT);
+        let commands: Vec<_> = (1..)
+            .zip(&replicas[0].commands)
+            .map(|(n, (time_ms, command))| {
+                let at = ApplyAt { position: LogPos(n), index: 0, proposer, time_ms: *time_ms, version };
+                (at, command.clone())
+            })
+            .collect();
+        let replies = conforms(&|| ZooKeeper, &commands);
+        let answers: Vec<_> = replies.into_iter().map(|r| r.unwrap_or_else(|rejected| rejected.0).to_vec()).collect();
+        prop_assert_eq!(&answers, &replicas[0].answers);
     }
 }

@@ -17,11 +17,11 @@ use super::check::{Check, Checked};
 use super::crowd::{self, Bounds, Crowd, Shown, Waits};
 use super::health::{Divergence, Finding, Health, OutOfService, Refilling};
 use super::{Applied, BarrierError, Busy, ClockAhead, ProposeError, Proposed, Stopped};
-use crate::application::{AppId, Proposer};
+use crate::replica::Published;
 use crate::replica::{Halt, HashAt};
 use crate::store::StoreError;
-use crate::transfer::{HashTold, ReplicaTold, Rot, Scrubbed, ServiceTold};
-use crate::view::Published;
+use crate::transfer::{HashTold, ReplicaTold, Scrubbed, ServiceTold};
+use atoll_contract::application::{AppId, Proposer};
 
 /// A command on its way to the log.
 #[derive(Debug)]

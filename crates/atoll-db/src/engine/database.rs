@@ -16,12 +16,12 @@ use super::core::Core;
 use super::feed::{Direct, Feed, Inlet, Queued};
 use super::propose::{LogPath, ToLog};
 use super::{Checked, Engine, Health, Options, OutOfService};
-use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
 use crate::mutants;
 use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{OwnerError, Store, StoreError};
 use crate::transfer::{Inquiry, Shelf, Source, Upkeep};
+use atoll_contract::application::{Application, Proposer};
 
 /// The wall clock, in milliseconds since the Unix epoch. It may jump. The time of the log nevertheless never goes back, nor far
 /// ahead of the other nodes' clocks.

@@ -41,10 +41,10 @@ use bytes::Bytes;
 use atoll_contract::LogPos;
 use atoll_core::{Level, Ticket};
 
-use crate::application::{Application, Observer, Proposer, Rejected};
 use crate::hosted::Slot;
 use crate::replica::{Halt, HashAt};
-use crate::view::View;
+use atoll_contract::application::View;
+use atoll_contract::application::{Application, Observer, Proposer, Rejected};
 
 pub(crate) use self::core::Proposal;
 pub use check::Checked;

@@ -11,11 +11,11 @@ use super::commit::Here;
 use super::core::{Core, Path, Proposal, Waiting};
 use super::crowd::Bounds;
 use super::{BarrierError, Busy, Engine, Options, ProposeError, Proposed, Stopped};
-use crate::application::{Application, Proposer};
 use crate::entry::{EntryBuilder, Header};
 use crate::hosted::{Applications, Slot};
 use crate::replica::Replica;
 use crate::store::{Store, StoreError};
+use atoll_contract::application::{Application, Proposer};
 
 /// The wall clock of a [`Solo`], in milliseconds since the Unix epoch. The test sets it.
 #[derive(Clone, Debug, Default)]

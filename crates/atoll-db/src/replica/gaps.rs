@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::key_range::KeyRange;
+use atoll_contract::application::KeyRange;
 
 /// The number of gaps that are kept. Every write compares its key with each of them.
 const MOST: usize = 4;

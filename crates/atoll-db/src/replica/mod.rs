@@ -7,6 +7,7 @@
 //! | `working.rs` | the state while a command is applied, and rollbacks |
 //! | `proposers.rs` | applies each entry exactly once |
 //! | `state_hash.rs` | a hash of the state, which replicas compare |
+//! | `published.rs` | the published states |
 //! | `ranges.rs` | the same hash by ranges of keys, which a scrub compares with the store |
 //! | `record.rs` | the record that the engine itself keeps in the store |
 //!
@@ -14,6 +15,7 @@
 
 mod gaps;
 mod proposers;
+mod published;
 mod ranges;
 mod record;
 mod state_hash;
@@ -28,22 +30,22 @@ use atoll_contract::{Entry, LogPos, OpId};
 use atoll_core::testing::{AppliedCommand, hit, mutant, show_applied};
 use atoll_core::{Encode, LevelRange};
 
-use crate::application::{AppId, ApplyAt, Rejected};
 use crate::entry::{self, Command, Header, Unreadable};
 use crate::hosted::{Applications, Ended, Hosted};
 use crate::layers::Layers;
 use crate::mutants;
 use crate::store::{Change, Live, StoreError, StoreSnapshot, VersionedMap};
-use crate::view::Published;
+use atoll_contract::application::{AppId, ApplyAt, Rejected, WriteState};
 
 use proposers::{Judged, Proposers};
+pub(crate) use published::Published;
 pub(crate) use ranges::{FIRST, Ranges};
 pub(crate) use record::StateRecord;
 pub use state_hash::HashAt;
 pub(crate) use state_hash::of as hash_of;
 use state_hash::{Before, SAMPLE_EVERY, SAMPLES, StateHash};
 use working::Failure;
-pub(crate) use working::{Mark, Working};
+pub(crate) use working::Working;
 
 /// Why a replica has halted. Local reads continue on the state before the entry at `at`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -333,7 +335,7 @@ impl Replica {
                 Ok(reply) => replies.push(reply),
                 Err(stop) => {
                     // Only whole entries are applied, so the effects of the entry's earlier commands are rolled back, too.
-                    self.working.rollback(&start);
+                    self.working.undo_to(&start);
                     for (app, events) in self.apps.values_mut().zip(events) {
                         app.undo(events);
                     }
@@ -366,7 +368,7 @@ impl Replica {
         match ended {
             Ended::Reply(Ok(reply)) => Ok(Ok(reply)),
             Ended::Reply(Err(rejected)) => {
-                if self.working.rollback(&mark) || app.events() > events {
+                if self.working.undo_to(&mark) || app.events() > events {
                     app.undo(events);
                 }
                 Ok(Err(rejected))

@@ -12,10 +12,10 @@ use bytes::Bytes;
 
 use super::record::StateRecord;
 use super::state_hash::{self, Before};
-use crate::application::AppId;
-use crate::key_range::{Direction, KeyRange};
 use crate::store::{Change, StoreError, StoreSnapshot};
-use crate::view::full_key;
+use atoll_contract::application::AppId;
+use atoll_contract::application::full_key;
+use atoll_contract::application::{Direction, KeyRange};
 
 const ENGINE: AppId = AppId(0);
 const PREFIX: &[u8] = b"range/";

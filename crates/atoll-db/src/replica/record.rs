@@ -4,9 +4,9 @@ use atoll_contract::LogPos;
 use atoll_core::{Decode, Encode, record};
 
 use super::proposers::ProposersRecord;
-use crate::application::AppId;
 use crate::store::{Change, StoreError, StoreSnapshot};
-use crate::view::full_key;
+use atoll_contract::application::AppId;
+use atoll_contract::application::full_key;
 
 /// The format of a store that this program writes and reads.
 pub(super) const FORMAT: u8 = 1;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use atoll_contract::application::{Direction, KeyRange, Mark, Page, WriteState};
 use atoll_core::invariant;
 use bytes::Bytes;
 
 use super::Reads;
 use super::gaps::Gaps;
 use super::state_hash::{Before, StateHash};
-use crate::key_range::{Direction, KeyRange};
-use crate::layers::{Layers, Page};
+use crate::layers::{Layers, Part};
 use crate::store::{InMemory, Points, Prior, StoreError, StoreSnapshot, VersionedMap};
 
 /// The memory, in bytes, for values that were read from the store. Most writes follow a read of the same key and need its old value
@@ -80,26 +80,12 @@ pub(crate) enum Failure {
     NotInMemory,
 }
 
-/// A savepoint.
-#[derive(Clone, Debug)]
-pub(crate) struct Mark {
-    undo: usize,
-    hash: StateHash,
-}
-
 impl Working {
     pub(crate) fn new(layers: Layers, version: u64, hash: StateHash) -> Self {
         let (undo, befores, seen) = (Undo::default(), Vec::new(), Points::default());
         let reads = Reads::Anywhere;
         let gaps = Gaps::default();
         Working { layers, version, hash, undo, befores, seen, seen_bytes: 0, gaps, reads, failed: None }
-    }
-
-    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Bytes> {
-        match self.layers.active.get(key, self.version) {
-            Some(value) => value,
-            None => self.get_below(key),
-        }
     }
 
     /// Returns the value of the key without the active layer.
@@ -177,34 +163,51 @@ impl Working {
         self.seen_bytes = 0;
     }
 
-    pub(crate) fn page(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
-        if !self.may_read_base() {
-            return Page::empty();
-        }
-        if direction == Direction::Backward {
-            return self.page_of_layers(range, direction, limit);
-        }
-        let looked_at = self.gaps.without(range);
-        let page = self.page_of_layers(&looked_at, direction, limit);
-        let first = page.items.first().map(|(key, _)| key);
-        let end = first.or(page.rest.as_ref().map(|rest| &rest.start)).or(range.end.as_ref());
-        if let Some(end) = end.filter(|_| self.failed.is_none()) {
-            self.gaps.found(&range.start, end, page.passed_deleted);
-        }
-        page
-    }
-
-    fn page_of_layers(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
+    fn part(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Part {
         match self.layers.page(range, direction, self.version, limit) {
-            Ok(page) => page,
+            Ok(part) => part,
             Err(error) => {
                 self.failed.get_or_insert(Failure::Store(error));
-                Page::empty()
+                Part::default()
             }
         }
     }
 
-    pub(crate) fn write(&mut self, key: &[u8], value: Option<Bytes>) {
+    /// Undoes the writes since a mark. Returns true if there were any.
+    pub(crate) fn undo_to(&mut self, to: &Mark) -> bool {
+        let any = self.undo.writes.len() > to.writes;
+        self.undo.undo(to.writes, |key, prior| {
+            if matches!(prior, Prior::Unknown(_)) {
+                self.befores.pop();
+            }
+            self.layers.active.undo(key, prior, self.version);
+        });
+        self.hash = StateHash(to.hash);
+        if any {
+            self.gaps.forget();
+        }
+        any
+    }
+
+    /// Keeps the writes so far. They can no longer be rolled back.
+    pub(crate) fn keep(&mut self) {
+        self.undo.clear();
+    }
+
+    pub(crate) fn take_failure(&mut self) -> Option<Failure> {
+        self.failed.take()
+    }
+}
+
+impl WriteState for Working {
+    fn get(&mut self, key: &[u8]) -> Option<Bytes> {
+        match self.layers.active.get(key, self.version) {
+            Some(value) => value,
+            None => self.get_below(key),
+        }
+    }
+
+    fn write(&mut self, key: &[u8], value: Option<Bytes>) {
         if value.is_some() {
             self.gaps.put(key);
         }
@@ -222,33 +225,29 @@ impl Working {
         self.undo.push(key, prior);
     }
 
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { undo: self.undo.writes.len(), hash: self.hash }
-    }
-
-    /// Undoes the writes since a savepoint. Returns true if there were any.
-    pub(crate) fn rollback(&mut self, to: &Mark) -> bool {
-        let any = self.undo.writes.len() > to.undo;
-        self.undo.undo(to.undo, |key, prior| {
-            if matches!(prior, Prior::Unknown(_)) {
-                self.befores.pop();
-            }
-            self.layers.active.undo(key, prior, self.version);
-        });
-        self.hash = to.hash;
-        if any {
-            self.gaps.forget();
+    fn page(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
+        if !self.may_read_base() {
+            return Page::default();
         }
-        any
+        if direction == Direction::Backward {
+            return self.part(range, direction, limit).page;
+        }
+        let looked_at = self.gaps.without(range);
+        let Part { page, passed_deleted } = self.part(&looked_at, direction, limit);
+        let first = page.items.first().map(|(key, _)| key);
+        let end = first.or(page.rest.as_ref().map(|rest| &rest.start)).or(range.end.as_ref());
+        if let Some(end) = end.filter(|_| self.failed.is_none()) {
+            self.gaps.found(&range.start, end, passed_deleted);
+        }
+        page
     }
 
-    /// Keeps the writes so far. They can no longer be rolled back.
-    pub(crate) fn keep(&mut self) {
-        self.undo.clear();
+    fn mark(&self) -> Mark {
+        Mark { writes: self.undo.writes.len(), hash: self.hash.0 }
     }
 
-    pub(crate) fn take_failure(&mut self) -> Option<Failure> {
-        self.failed.take()
+    fn rollback(&mut self, to: &Mark) {
+        self.undo_to(to);
     }
 }
 
@@ -260,8 +259,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::key_range::KeyRange;
     use crate::store::{Live, MemoryStore, Store};
+    use atoll_contract::application::KeyRange;
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -303,8 +302,8 @@ mod tests {
         for n in 0..6 {
             assert_eq!(layers.get(&key(n), version).expect("in memory"), model.get(&key(n)).cloned());
         }
-        let page = layers.page(&KeyRange::all(), Direction::Forward, version, 100).expect("in memory");
-        assert_eq!(page.items, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
+        let part = layers.page(&KeyRange::all(), Direction::Forward, version, 100).expect("in memory");
+        assert_eq!(part.page.items, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
     }
 
     /// A snapshot that claims to be on disk.

@@ -15,7 +15,7 @@ use super::owner::{Bound, Owner, OwnerError};
 use super::pinned::{Items, Pinned};
 use super::row_cache::RowCache;
 use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
-use crate::key_range::{Direction, KeyRange};
+use atoll_contract::application::{Direction, KeyRange};
 
 /// The prefix of the name of a tree, before its number. One tree holds the keys of all applications, whose first byte distinguishes
 /// them. A refill creates the next tree.

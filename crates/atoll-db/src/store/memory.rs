@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::versions::{Hold, Live, VersionedMap};
 use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot};
-use crate::key_range::{Direction, KeyRange};
+use atoll_contract::application::{Direction, KeyRange};
 
 /// The simulated disk. Shared by the store and its snapshots.
 #[derive(Clone, Debug, Default)]

@@ -17,10 +17,10 @@ mod versions;
 use std::fmt;
 use std::sync::Arc;
 
+use atoll_contract::application::{Direction, KeyRange};
 use bytes::Bytes;
 
-use crate::key_range::{Direction, KeyRange};
-
+pub use atoll_contract::application::{InMemory, Persistence, StoreError};
 pub use fjall::FjallStore;
 pub use memory::MemoryStore;
 pub use owner::{Bound, Owner, OwnerError};
@@ -29,54 +29,6 @@ pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
 
 /// A change of one key: a new value, or None to delete the key.
 pub type Change = (Bytes, Option<Bytes>);
-
-/// What memory alone says about a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InMemory {
-    /// The value of the key. None: the key does not exist.
-    Known(Option<Bytes>),
-    /// The key must be read from the disk.
-    OnDisk,
-}
-
-/// Whether an error of a store may be temporary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persistence {
-    /// The system was short of a resource (space, descriptors, memory) or was interrupted. The same operation may succeed later.
-    Passing,
-    /// The error proves that the state is wrong, or there is no sign that it is temporary.
-    Lasting,
-}
-
-/// An error of the store. Whether the operation took effect is unknown. A replica retries the operation if the error may be
-/// temporary, and otherwise halts.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the local store failed while it {doing}: {reason}")]
-pub struct StoreError {
-    /// What the store was doing: "read", "committed" …
-    pub doing: &'static str,
-    /// The reason that the store or the system gave.
-    pub reason: String,
-    /// Whether the error may be temporary.
-    pub persistence: Persistence,
-}
-
-impl StoreError {
-    /// Creates an error that may be temporary.
-    pub fn passing(doing: &'static str, reason: impl Into<String>) -> Self {
-        StoreError { doing, reason: reason.into(), persistence: Persistence::Passing }
-    }
-
-    /// Creates a permanent error.
-    pub fn lasting(doing: &'static str, reason: impl Into<String>) -> Self {
-        StoreError { doing, reason: reason.into(), persistence: Persistence::Lasting }
-    }
-
-    /// Returns true if the operation may succeed when it is retried.
-    pub fn can_pass(&self) -> bool {
-        self.persistence == Persistence::Passing
-    }
-}
 
 /// Returns whether an error of the system may be temporary: it was short of a resource or was interrupted.
 pub(crate) fn persistence_of(error: &std::io::Error) -> Persistence {

@@ -9,7 +9,7 @@ use fjall::{AbstractTree, AnyTree, Keyspace, SeqNo, Slice};
 use lsm_tree::table::filter::standard_bloom::Builder;
 use lsm_tree::{InternalValue, Memtable, Tree};
 
-use crate::key_range::KeyRange;
+use atoll_contract::application::KeyRange;
 
 type Get = dyn Fn(&[u8]) -> fjall::Result<Option<Slice>> + Send + Sync;
 type Scan = dyn Fn(&KeyRange) -> Items + Send + Sync;

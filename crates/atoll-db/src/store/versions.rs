@@ -8,7 +8,7 @@ use atoll_core::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGu
 use bytes::Bytes;
 
 use super::points::Points;
-use crate::key_range::{Direction, KeyRange};
+use atoll_contract::application::{Direction, KeyRange};
 
 /// The held versions of a key are checked for readers after this many writes of the key, and after this multiple of what the last check
 /// kept. The cost of a check is thus spread over as many writes, and a write costs the same however many versions readers hold

@@ -14,9 +14,9 @@ use atoll_core::testing::hit;
 use atoll_core::{Env, Tick, Ticket};
 
 use super::server::in_thread;
-use crate::key_range::{Direction, KeyRange};
 use crate::replica::{FIRST, Ranges, StateRecord, hash_of};
 use crate::store::{StoreError, StoreSnapshot};
+use atoll_contract::application::{Direction, KeyRange};
 
 /// The number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 256;

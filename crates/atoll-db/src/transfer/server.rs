@@ -17,9 +17,9 @@ use atoll_core::{
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
 use super::message::{AskHash, AskReplica, AskService, ChunkReady, ChunkTold, FetchChunk, HashNow};
 use crate::engine::Core;
-use crate::key_range::{Direction, KeyRange};
 use crate::replica::{HashAt, StateRecord};
 use crate::store::{StoreError, StoreSnapshot};
+use atoll_contract::application::{Direction, KeyRange};
 
 /// The maximum number of snapshots that are open at the same time.
 const MOST_SNAPSHOTS: usize = 4;

@@ -3,6 +3,8 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 #![allow(clippy::unwrap_used)]
 
+use std::cell::RefCell;
+
 use atoll_core::codec::{Decode, Encode};
 use atoll_db::{Applications, Direction, Engine, KeyRange, MemoryStore, Solo, View};
 use atoll_tables::{
@@ -15,6 +17,8 @@ pub struct Db {
     pub solo: Solo,
     pub engine: Engine<Tables>,
     pub store: MemoryStore,
+    /// All commands so far, in order.
+    pub commands: RefCell<Vec<Bytes>>,
 }
 
 pub fn column(name: &str, kind: ColumnType, nullable: bool) -> ColumnDefinition {
@@ -59,10 +63,11 @@ impl Db {
         let mut apps = Applications::new();
         let slot = apps.add(Tables::default());
         let solo = Solo::open(apps, Box::new(store.clone())).unwrap();
-        Db { engine: solo.engine(&slot), solo, store }
+        Db { engine: solo.engine(&slot), solo, store, commands: RefCell::default() }
     }
 
     pub fn raw(&self, command: Bytes) -> Result<Done, Rejection> {
+        self.commands.borrow_mut().push(command.clone());
         let mut ticket = self.engine.propose(command).unwrap();
         let applied = ticket.try_take().unwrap().unwrap().unwrap();
         match applied.reply {

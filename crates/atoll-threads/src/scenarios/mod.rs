@@ -1,7 +1,7 @@
 //! Scenarios: threads that use one piece each, as the product does. This module is compiled once for the product and once for each
 //! bug; `super` contains the pieces.
 
-use super::{crowd as crowd_piece, inlet, key_range, port, queue, ready, ticket, versions, wake};
+use super::{crowd as crowd_piece, inlet, port, queue, ready, ticket, versions, wake};
 
 pub(crate) mod applier;
 pub(crate) mod crowd;

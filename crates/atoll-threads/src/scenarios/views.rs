@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use shuttle::thread;
 
-use super::key_range::{Direction, KeyRange};
 use super::versions::{Hold, Live, VersionedMap};
 use crate::sync::{Arc, Mutex};
+use atoll_contract::application::{Direction, KeyRange};
 
 const VERSIONS: u64 = 6;
 

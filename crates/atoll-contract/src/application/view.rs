@@ -4,25 +4,12 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use atoll_contract::LogPos;
-
-use crate::application::AppId;
-use crate::key_range::{Direction, KeyRange};
-use crate::layers::Layers;
-use crate::store::{Hold, InMemory, StoreError};
+use super::state::{InMemory, ShowState, StoreError};
+use super::{AppId, Direction, KeyRange};
+use crate::position::LogPos;
 
 /// The number of entries that a scan fetches at a time.
-pub(crate) const PAGE_ENTRIES: usize = 128;
-
-/// One published state. The data that it shows is kept until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Published {
-    pub(crate) layers: Layers,
-    pub(crate) hold: Hold,
-    /// The first position that the state does not include.
-    pub(crate) below: LogPos,
-    pub(crate) time_ms: u64,
-}
+pub(super) const PAGE_ENTRIES: usize = 128;
 
 /// An application's state after whole log entries: immutable, cheap to clone, usable from any thread. Hold it no longer than one
 /// request takes: the data that it shows stays in memory or on disk until it is dropped.
@@ -31,14 +18,14 @@ pub(crate) struct Published {
 /// wait (contracts X20).
 #[derive(Clone, Debug)]
 pub struct View {
-    published: Arc<Published>,
+    state: Arc<dyn ShowState>,
     app: AppId,
     /// The reason why the state must not be read, if there is one.
     withheld: Option<&'static str>,
 }
 
 /// Returns the key of an application as the store keeps it, with the application's number in front.
-pub(crate) fn full_key(app: AppId, key: &[u8]) -> Bytes {
+pub fn full_key(app: AppId, key: &[u8]) -> Bytes {
     let mut full = BytesMut::with_capacity(key.len() + 1);
     full.extend_from_slice(&[app.0]);
     full.extend_from_slice(key);
@@ -49,7 +36,7 @@ pub(crate) fn full_key(app: AppId, key: &[u8]) -> Bytes {
 const SHORT_KEY_BYTES: usize = 256;
 
 /// Calls `f` with the key as the store keeps it. Like [`full_key`], but without an allocation for short keys.
-pub(crate) fn with_full_key<T>(app: AppId, key: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
+pub(super) fn with_full_key<T>(app: AppId, key: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
     let mut short = [0; SHORT_KEY_BYTES];
     match short.get_mut(..=key.len()) {
         Some(full) => {
@@ -62,13 +49,14 @@ pub(crate) fn with_full_key<T>(app: AppId, key: &[u8], f: impl FnOnce(&[u8]) -> 
 }
 
 impl View {
-    pub(crate) fn new(published: Arc<Published>, app: AppId) -> Self {
-        View { published, app, withheld: None }
+    /// Creates an application's view of a state.
+    pub fn new(state: Arc<dyn ShowState>, app: AppId) -> Self {
+        View { state, app, withheld: None }
     }
 
     /// Creates a view whose reads fail, and says why.
-    pub(crate) fn withheld(published: Arc<Published>, app: AppId, why: &'static str) -> Self {
-        View { published, app, withheld: Some(why) }
+    pub fn withheld(state: Arc<dyn ShowState>, app: AppId, why: &'static str) -> Self {
+        View { state, app, withheld: Some(why) }
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -77,12 +65,12 @@ impl View {
 
     /// Returns the first position that the view does not include. It includes all entries below.
     pub fn below(&self) -> LogPos {
-        self.published.below
+        self.state.below()
     }
 
-    /// Returns the time of the last entry in the view (see [`crate::ApplyAt::time_ms`]), or 0 if there is none.
+    /// Returns the time of the last entry in the view (see [`super::ApplyAt::time_ms`]), or 0 if there is none.
     pub fn time_ms(&self) -> u64 {
-        self.published.time_ms
+        self.state.time_ms()
     }
 
     /// Returns the value of a key.
@@ -91,8 +79,7 @@ impl View {
     /// The store cannot be read, or the state must not be shown now.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.check()?;
-        let published = &self.published;
-        with_full_key(self.app, key, |key| published.layers.get(key, published.hold.version))
+        with_full_key(self.app, key, |key| self.state.get(key))
     }
 
     /// Returns the value of a key if that needs no disk. Keys that were read or written lately do not need it.
@@ -101,13 +88,12 @@ impl View {
             // The caller that then reads the key gets the reason.
             return InMemory::OnDisk;
         }
-        let published = &self.published;
-        with_full_key(self.app, key, |key| published.layers.get_in_memory(key, published.hold.version))
+        with_full_key(self.app, key, |key| self.state.get_in_memory(key))
     }
 
     /// Returns true if no read of this view ever waits for a disk.
     pub fn is_in_memory(&self) -> bool {
-        self.published.layers.base.is_in_memory()
+        self.state.is_in_memory()
     }
 
     /// Returns an iterator over the entries of a range in the given direction. It fetches them page by page.
@@ -144,10 +130,8 @@ impl Iterator for Scan {
                 return Some(Ok((key.slice(1..), value)));
             }
             let range = self.rest.take()?;
-            let published = &self.view.published;
-            let (layers, at) = (&published.layers, published.hold.version);
-            let page = self.view.check();
-            match page.and_then(|()| layers.page(&range, self.direction, at, PAGE_ENTRIES)) {
+            let may_read = self.view.check();
+            match may_read.and_then(|()| self.view.state.page(&range, self.direction, PAGE_ENTRIES)) {
                 Ok(page) => {
                     self.page = page.items.into_iter();
                     self.rest = page.rest;

@@ -1,15 +1,33 @@
 //! The interface of a replicated application: a deterministic state machine over an ordered store (Delos §4; Figure 6 shows the
 //! application above the engine).
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `tx.rs` | the state as a command reads and writes it |
+//! | `view.rs` | the state as readers see it |
+//! | `state.rs` | what an engine provides behind both of them |
+//! | `key_range.rs` | ranges of keys |
+//! | `map.rs` | a state in memory, for tests of applications |
+
+mod key_range;
+#[cfg(any(test, feature = "testing"))]
+mod map;
+mod state;
+mod tx;
+mod view;
 
 use std::fmt;
 
-use atoll_contract::LogPos;
 use atoll_core::{Incarnation, Level, NodeId};
 use bytes::Bytes;
 
-use crate::store::StoreError;
-use crate::tx::Tx;
-use crate::view::View;
+pub use self::key_range::{Direction, KeyRange};
+#[cfg(any(test, feature = "testing"))]
+pub use self::map::MapState;
+pub use self::state::{InMemory, Mark, Page, Persistence, ShowState, StoreError, WriteState};
+pub use self::tx::{Savepoint, Tx};
+pub use self::view::{Scan, View, full_key};
+use crate::position::LogPos;
 
 /// Identifies an application among those that share a log. It is the first byte of the application's keys in the store and of its
 /// commands in the log. The engine itself uses 0. It must not change once commands have been written.

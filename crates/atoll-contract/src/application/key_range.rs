@@ -76,7 +76,7 @@ impl KeyRange {
     }
 
     /// Returns the same range of an application's keys, as the store keeps them.
-    pub(crate) fn within(&self, app: u8) -> KeyRange {
+    pub(super) fn within(&self, app: u8) -> KeyRange {
         let put = |key: &[u8]| {
             let mut full = BytesMut::with_capacity(key.len() + 1);
             full.extend_from_slice(&[app]);

@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::application::AppId;
-use crate::key_range::{Direction, KeyRange};
-use crate::replica::{Mark, Working};
-use crate::view::{PAGE_ENTRIES, with_full_key};
+use super::state::{Mark, WriteState};
+use super::view::{PAGE_ENTRIES, with_full_key};
+use super::{AppId, Direction, KeyRange};
 
 /// The state while a command is applied. Reads see the writes of this command and of all earlier ones.
 ///
@@ -13,9 +12,9 @@ use crate::view::{PAGE_ENTRIES, with_full_key};
 /// did, and stops before it.
 #[derive(Debug)]
 pub struct Tx<'a, E> {
-    pub(crate) app: AppId,
-    pub(crate) working: &'a mut Working,
-    pub(crate) events: &'a mut Vec<E>,
+    app: AppId,
+    state: &'a mut dyn WriteState,
+    events: &'a mut Vec<E>,
 }
 
 /// A savepoint within a command; see [`Tx::savepoint`].
@@ -25,21 +24,26 @@ pub struct Savepoint {
     events: usize,
 }
 
-impl<E> Tx<'_, E> {
+impl<'a, E> Tx<'a, E> {
+    /// Creates the interface for one command of an application. It appends the command's events to `events`.
+    pub fn new(app: AppId, state: &'a mut dyn WriteState, events: &'a mut Vec<E>) -> Self {
+        Tx { app, state, events }
+    }
+
     /// Returns the value of a key.
     pub fn get(&mut self, key: &[u8]) -> Option<Bytes> {
-        with_full_key(self.app, key, |key| self.working.get(key))
+        with_full_key(self.app, key, |key| self.state.get(key))
     }
 
     /// Writes a key.
     pub fn put(&mut self, key: &[u8], value: impl Into<Bytes>) {
         let value = value.into();
-        with_full_key(self.app, key, |key| self.working.write(key, Some(value)));
+        with_full_key(self.app, key, |key| self.state.write(key, Some(value)));
     }
 
     /// Deletes a key. Has no effect if the key does not exist.
     pub fn delete(&mut self, key: &[u8]) {
-        with_full_key(self.app, key, |key| self.working.write(key, None));
+        with_full_key(self.app, key, |key| self.state.write(key, None));
     }
 
     /// Returns the first entries of a range in the given direction, at most `limit`. To continue, call this for the rest of the
@@ -50,7 +54,7 @@ impl<E> Tx<'_, E> {
         while let Some(range) = rest
             && got.len() < limit
         {
-            let page = self.working.page(&range, direction, PAGE_ENTRIES.min(limit - got.len()));
+            let page = self.state.page(&range, direction, PAGE_ENTRIES.min(limit - got.len()));
             got.extend(page.items.into_iter().map(|(key, value)| (key.slice(1..), value)));
             rest = page.rest;
         }
@@ -65,12 +69,12 @@ impl<E> Tx<'_, E> {
 
     /// Sets a savepoint. For commands with several parts, some of which may fail without failing the whole command.
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint { mark: self.working.mark(), events: self.events.len() }
+        Savepoint { mark: self.state.mark(), events: self.events.len() }
     }
 
     /// Rolls back all writes and events since a savepoint of this command. Later savepoints become invalid.
     pub fn rollback(&mut self, to: &Savepoint) {
-        self.working.rollback(&to.mark);
+        self.state.rollback(&to.mark);
         self.events.truncate(to.events);
     }
 }
