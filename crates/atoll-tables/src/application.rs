@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_contract::application::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
 use atoll_core::codec::{Decode, Encode};
 use atoll_core::record;
-use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
 use bytes::Bytes;
 
 use crate::command::{Body, Command, Done, RejectKind, Rejection};

@@ -4,9 +4,9 @@
 //!
 //! The memory is bounded: [`MAX_CLIENTS`] clients with [`CLIENT_WINDOW`] outcomes each, of at most [`MAX_KEPT_BYTES`] each.
 
+use atoll_contract::application::Direction;
 use atoll_core::codec::{Decode, Encode};
 use atoll_core::record;
-use atoll_db::Direction;
 use bytes::Bytes;
 
 use crate::application::{Refused, TableState};

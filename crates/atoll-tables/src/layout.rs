@@ -1,6 +1,6 @@
 //! The keys of the store. The first byte of a key identifies its kind. Tables and indices are identified by number.
 
-use atoll_db::KeyRange;
+use atoll_contract::application::KeyRange;
 use bytes::{BufMut, Bytes, BytesMut};
 
 const COUNTERS: u8 = 0;

@@ -1,6 +1,6 @@
 //! The Table API on the database (Delos, "Virtual Consensus in Delos", §4.2): typed rows, secondary indices, transactions.
 //!
-//! [`Tables`] is an [`atoll_db::Application`]. Its whole state, including the schema, is in the ordered store. Writes are commands.
+//! [`Tables`] is an [`atoll_contract::Application`]. Its whole state, including the schema, is in the ordered store. Writes are commands.
 //! They are checked when they are applied, against the schema at that position of the log, so a schema change needs no pause. Reads
 //! need no command: they use a view.
 //!

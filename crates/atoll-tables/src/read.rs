@@ -1,7 +1,7 @@
 //! Reads from a view: tables, rows by key, and ranges by primary key or by index, in both directions, page by page at one version.
 
+use atoll_contract::application::{Direction, KeyRange, StoreError, View};
 use atoll_core::codec::Decode;
-use atoll_db::{Direction, KeyRange, StoreError, View};
 use bytes::Bytes;
 
 use crate::layout;
@@ -158,7 +158,7 @@ pub struct Scan {
     schema: Schema,
     /// The index whose entries are read, or None if the rows themselves are read.
     index: Option<u16>,
-    items: atoll_db::Scan,
+    items: atoll_contract::application::Scan,
 }
 
 /// Returns the range of encoded keys, under a prefix, between two bounds.

@@ -6,8 +6,8 @@
 //! Scans have to skip deleted keys until the store has merged its files. A step of a deletion therefore reports how far it got, and
 //! the next one begins there. Without this, applying the deletion of n keys would take time quadratic in n.
 
+use atoll_contract::application::{Direction, KeyRange, StoreError, View};
 use atoll_core::codec::Decode;
-use atoll_db::{Direction, KeyRange, StoreError, View};
 use bytes::Bytes;
 
 use crate::application::{Refused, TableState};

@@ -100,6 +100,7 @@ fn is_large(bytes: usize) -> bool {
 #[used]
 static BEFORE_MAIN: extern "C" fn() = before_main;
 
+#[cfg(target_os = "linux")]
 extern "C" fn before_main() {
     set(REGION, HUGE_MIB * 1024);
 }
