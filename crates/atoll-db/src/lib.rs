@@ -4,7 +4,7 @@
 //! entries, appended, and applied on every node in the order of the log. Reads are served from immutable [`View`]s; after
 //! [`Engine::barrier`] they are linearizable.
 //!
-//! Both interfaces are in [`atoll_contract::application`], so an application needs nothing of this crate.
+//! What an application and its readers use is in [`atoll_contract::application`], so an application needs nothing of this crate.
 //!
 //! | file | what it is |
 //! | --- | --- |

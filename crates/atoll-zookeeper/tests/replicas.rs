@@ -1,7 +1,7 @@
 //! Two replicas that apply the same commands have the same state, however their stores are committed in between.
 #![allow(clippy::unwrap_used)]
 
-use atoll_contract::conformance::application::application as conforms;
+use atoll_contract::conformance::application::conforms;
 use atoll_core::{Incarnation, Level, NodeId};
 use atoll_db::{
     Application, Applications, ApplyAt, Direction, Engine, KeyRange, LogPos, MemoryStore, Proposer, Solo,

@@ -34,7 +34,8 @@ impl MapState {
 
     /// Returns an application's view of the present state, with these entries and this time.
     pub fn view(&self, app: AppId, below: LogPos, time_ms: u64) -> View {
-        View::new(Arc::new(Shown { state: self.clone(), below, time_ms }), app)
+        let state = MapState { rows: self.rows.clone(), undo: Vec::new() };
+        View::new(Arc::new(Shown { state, below, time_ms }), app)
     }
 
     fn first(&self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
@@ -124,7 +125,7 @@ impl ShowState for Shown {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Savepoint, Tx};
+    use super::super::{Savepoint, Tx, full_key};
     use super::*;
 
     const APP: AppId = AppId(7);
@@ -148,11 +149,7 @@ mod tests {
         tx.rollback(&here);
         assert_eq!((tx.get(b"a"), tx.get(b"b")), (Some(Bytes::from_static(b"1")), None));
         assert_eq!(events, ["kept"]);
-        assert_eq!(state.rows().keys().collect::<Vec<_>>(), [&full_key_of(b"a")]);
-    }
-
-    fn full_key_of(key: &[u8]) -> Bytes {
-        super::super::full_key(APP, key)
+        assert_eq!(state.rows().keys().collect::<Vec<_>>(), [&full_key(APP, b"a")]);
     }
 
     /// More rows than a scan fetches at a time, between rows of other applications.
@@ -161,7 +158,7 @@ mod tests {
         let mut state = MapState::default();
         for app in [AppId(6), APP, AppId(8)] {
             for n in 0..300u16 {
-                state.write(&super::super::full_key(app, &n.to_be_bytes()), Some(Bytes::new()));
+                state.write(&full_key(app, &n.to_be_bytes()), Some(Bytes::new()));
             }
         }
         let view = state.view(APP, LogPos(1), 0);

@@ -84,7 +84,7 @@ pub trait WriteState: fmt::Debug {
     /// Writes a key, or deletes it.
     fn write(&mut self, key: &[u8], value: Option<Bytes>);
 
-    /// Returns the first entries of a range in the given direction, at most `limit`. A page with fewer entries may have a rest.
+    /// Returns the first entries of a range in the given direction, about `limit`. A page with fewer entries, or none, may have a rest.
     fn page(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page;
 
     /// Returns a mark at the last write.
@@ -114,7 +114,7 @@ pub trait ShowState: Send + Sync + fmt::Debug {
     /// The store cannot be read.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
 
-    /// Returns the first entries of a range in the given direction, at most `limit`. A page with fewer entries may have a rest.
+    /// Returns the first entries of a range in the given direction, about `limit`. A page with fewer entries, or none, may have a rest.
     ///
     /// # Errors
     /// The store cannot be read.

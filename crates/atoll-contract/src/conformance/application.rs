@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::application::{Application, ApplyAt, MapState, Rejected, Tx, WriteState};
+use crate::application::{Application, ApplyAt, MapState, Mark, Rejected, Tx, WriteState};
 
 /// A replica of one application, over a state in memory.
 struct Replica<A> {
@@ -34,7 +34,7 @@ impl<A: Application> Replica<A> {
         (reply, events.len())
     }
 
-    fn take_back(&mut self, to: &crate::application::Mark, events: usize) {
+    fn take_back(&mut self, to: &Mark, events: usize) {
         let wrote = self.state.mark() != *to;
         self.state.rollback(to);
         if wrote || events > 0 {
@@ -56,7 +56,7 @@ impl<A: Application> Replica<A> {
 ///
 /// # Panics
 /// Two replicas differ, or a command wrote a key of another application.
-pub fn application<A: Application>(
+pub fn conforms<A: Application>(
     make: &dyn Fn() -> A,
     commands: &[(ApplyAt, Bytes)],
 ) -> Vec<Result<Bytes, Rejected>> {
@@ -141,7 +141,7 @@ mod tests {
                 (at, Bytes::from_static(command.as_bytes()))
             })
             .collect();
-        application(&|| Counter { bug, count: 0 }, &commands)
+        conforms(&|| Counter { bug, count: 0 }, &commands)
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub struct Db {
     pub solo: Solo,
     pub engine: Engine<Tables>,
     pub store: MemoryStore,
-    /// All commands so far, in order.
-    pub commands: RefCell<Vec<Bytes>>,
+    /// All commands so far, in order, and whether each was accepted.
+    pub commands: RefCell<Vec<(Bytes, bool)>>,
 }
 
 pub fn column(name: &str, kind: ColumnType, nullable: bool) -> ColumnDefinition {
@@ -67,9 +67,9 @@ impl Db {
     }
 
     pub fn raw(&self, command: Bytes) -> Result<Done, Rejection> {
-        self.commands.borrow_mut().push(command.clone());
-        let mut ticket = self.engine.propose(command).unwrap();
+        let mut ticket = self.engine.propose(command.clone()).unwrap();
         let applied = ticket.try_take().unwrap().unwrap().unwrap();
+        self.commands.borrow_mut().push((command, applied.reply.is_ok()));
         match applied.reply {
             Ok(reply) => Ok(Done::from_bytes(reply).unwrap()),
             Err(rejected) => Err(Rejection::from_bytes(rejected.0).unwrap()),
