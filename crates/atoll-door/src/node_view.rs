@@ -1,5 +1,7 @@
 //! The node and its cluster, as doors see them.
 
+use std::time::Duration;
+
 use atoll_core::NodeId;
 
 /// What a door may ask its node about itself and the other nodes. Every answer is what this node believes now, and costs little.
@@ -15,6 +17,10 @@ pub trait NodeView: Send + Sync {
 
     /// Returns the nodes that are up and whose replica of the database is in service. Always includes this node.
     fn serving(&self) -> Vec<NodeId>;
+
+    /// Returns for how long the oldest unapplied entry has been waiting at the slowest of the other replicas of the database that are
+    /// in service, according to their last heartbeats. Zero if they keep pace.
+    fn longest_apply_delay(&self) -> Duration;
 
     /// Whether this node orders the appends to the log of the database.
     fn orders_database(&self) -> bool;

@@ -132,6 +132,7 @@ pub(crate) fn open(
     };
     let database = Database::open(apps, replica_parts)?;
     parts.database.set(database.clone());
+    parts.members.say_apply_delay(parts.database.apply_delay());
     Ok(Some(database))
 }
 

@@ -54,6 +54,10 @@ impl NodeView for DoorView {
         others.chain([self.node()]).collect()
     }
 
+    fn longest_apply_delay(&self) -> Duration {
+        self.members.longest_apply_delay()
+    }
+
     fn orders_database(&self) -> bool {
         self.guardian.sequenced_by(self.node()).iter().any(|log| log == DATABASE_LOG)
     }

@@ -1,13 +1,14 @@
 //! The replica of the database on this node: where it is stored, whether it is open, and whether it is in service.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use atoll_core::NodeId;
 use atoll_core::testing::mutant;
 use atoll_db::{Database, Shelf};
 use atoll_door::DATABASE_LOG;
 
-use crate::members::Members;
+use crate::members::{ApplyDelay, Members};
 use crate::mutants;
 use crate::space_alarm::SpaceAlarm;
 
@@ -50,6 +51,17 @@ impl DatabaseCell {
     pub fn set(&self, database: Database) {
         // There is no second call, because the store refuses to be opened twice.
         let _ = self.open.set(database);
+    }
+
+    /// Returns the function that tells for how long entries wait at the replica. It does not keep the database open: the database refers to
+    /// the members, and they to this function.
+    pub fn apply_delay(&self) -> ApplyDelay {
+        let open = Arc::downgrade(&self.open);
+        Arc::new(move |now| {
+            let cell = open.upgrade();
+            let database = cell.as_ref().and_then(|cell| cell.get());
+            database.map_or(Duration::ZERO, |database| database.apply_delay(now))
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use crate::replica::{EntryOutcome, Halt, Reads, Replica, Stop};
 use crate::store::StoreError;
 
 /// A replica that lacks at least this many entries is catching up. A replica that keeps pace never has so many entries in flight.
-const BEHIND_ENTRIES: u64 = 256;
+pub(super) const BEHIND_ENTRIES: u64 = 256;
 
 /// Drives a replica on behalf of a core. Each replica has one applier, and one thread at a time uses it.
 pub(crate) struct Applier {

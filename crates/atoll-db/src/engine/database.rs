@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use atoll_contract::LogPos;
 use atoll_core::testing::mutant;
-use atoll_core::{Candidate, Directory, Env, NodeId, Ticket};
+use atoll_core::{Candidate, Directory, Env, NodeId, Tick, Ticket};
 use atoll_log::VirtualLog;
 
-use super::applier::Applier;
+use super::applier::{Applier, BEHIND_ENTRIES};
 use super::clock::{CheckedClock, HearClocks};
 use super::commit::{Aside, Committer, Here};
 use super::core::Core;
@@ -142,7 +143,7 @@ impl Database {
                 let inlet = Arc::new(Inlet::new(options.max_unapplied_bytes));
                 let kicks = inlet.clone();
                 let aside = Aside::start(store, &options, move || kicks.kick())?;
-                Box::new(Queued::start(inlet, applier(Box::new(aside)))?)
+                Box::new(Queued::start(to.env.clone(), inlet, applier(Box::new(aside)))?)
             }
         };
         let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, options };
@@ -175,6 +176,15 @@ impl Database {
     /// Returns the progress and condition of this replica.
     pub fn health(&self) -> Health {
         self.core.health()
+    }
+
+    /// Returns for how long the oldest entry that this replica has read from the log has been waiting to be applied: about as long as
+    /// a write of this node's clients waits for those before it. Zero if nothing waits, and while the replica catches up, because
+    /// then its entries are old whatever the other nodes do.
+    pub fn apply_delay(&self, now: Tick) -> Duration {
+        let lacks = self.core.known_tail().0.saturating_sub(self.core.published().below.0);
+        let since = self.feed(|feed| feed.waits_since()).filter(|_| lacks < BEHIND_ENTRIES);
+        since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// Returns the position below which all entries are durable in this replica's store. The log may lose these entries as long as

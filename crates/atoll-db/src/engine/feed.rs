@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_contract::{Entry, LogPos};
-use atoll_core::{Completer, Ticket, ticket};
+use atoll_core::{Completer, Env, Tick, Ticket, ticket};
 
 use super::applier::Applier;
 use super::commit::Refill;
@@ -26,6 +26,8 @@ const SKIP: u32 = 32;
 pub(crate) trait Feed: Send {
     /// Hands over entries. If it returns a ticket, the caller must wait for it before it hands over more.
     fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>>;
+    /// Returns when the oldest entries were handed over that are not applied. None if all are.
+    fn waits_since(&self) -> Option<Tick>;
     /// Starts a durable commit of everything that is applied.
     fn commit(&mut self);
     /// Performs a step of a refill. The last step replaces the replica's state.
@@ -65,6 +67,11 @@ impl Feed for Direct {
             self.room = Some(room);
             until
         })
+    }
+
+    /// Entries that wait are kept by the applier until the store works. That takes the replica out of service, which says more.
+    fn waits_since(&self) -> Option<Tick> {
+        None
     }
 
     fn commit(&mut self) {
@@ -115,6 +122,7 @@ type Shared = Arc<Mutex<Option<Applier>>>;
 
 /// Passes entries through a queue to a separate thread.
 pub(crate) struct Queued {
+    env: Env,
     inlet: Arc<Inlet>,
     applier: Shared,
     core: Arc<Core>,
@@ -163,7 +171,7 @@ impl Queued {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(inlet: Arc<Inlet>, applier: Applier) -> std::io::Result<Self> {
+    pub(crate) fn start(env: Env, inlet: Arc<Inlet>, applier: Applier) -> std::io::Result<Self> {
         let core = applier.core();
         let applier = Arc::new(Mutex::new(Some(applier)));
         let (work, its) = (inlet.clone(), applier.clone());
@@ -172,7 +180,7 @@ impl Queued {
             let _fuse = fuse;
             while work_on(&its, &work, work.next()) {}
         })?;
-        Ok(Queued { inlet, applier, core, skip: 0 })
+        Ok(Queued { env, inlet, applier, core, skip: 0 })
     }
 
     /// Applies entries in the caller's thread as far as possible without waiting. Returns how many of them need no further
@@ -212,7 +220,11 @@ impl Feed for Queued {
         }
         entries.drain(..done);
         let bytes = size_bytes(&entries);
-        self.inlet.entries(entries, bytes)
+        self.inlet.entries(entries, bytes, self.env.now())
+    }
+
+    fn waits_since(&self) -> Option<Tick> {
+        self.inlet.waits_since()
     }
 
     fn commit(&mut self) {

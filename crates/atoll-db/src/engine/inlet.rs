@@ -4,11 +4,15 @@
 use std::collections::VecDeque;
 
 use atoll_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+// On its own, because the checker of threads replaces the import below.
+use atoll_core::Tick;
 use atoll_core::{Completer, Ticket, ticket};
 
 struct Inbox<E, R> {
-    /// The queued entries, each with its size in bytes.
-    entries: VecDeque<(E, usize)>,
+    /// The queued entries, each with its size in bytes and when it was queued.
+    entries: VecDeque<(E, usize, Tick)>,
+    /// When the entries were queued that the applying thread has taken and not finished.
+    taken: Option<Tick>,
     bytes: usize,
     /// Waiters for room.
     room: Vec<Completer<()>>,
@@ -51,6 +55,7 @@ impl<E, R> Inlet<E, R> {
     pub(crate) fn new(max_bytes: usize) -> Self {
         let inbox = Inbox {
             entries: VecDeque::new(),
+            taken: None,
             bytes: 0,
             room: Vec::new(),
             commit: false,
@@ -82,16 +87,16 @@ impl<E, R> Inlet<E, R> {
         self.bell.notify_one();
     }
 
-    /// Hands over entries. If it returns a ticket, the feeder must wait for it before it hands over more. If the ticket is
+    /// Hands over entries at this time. If it returns a ticket, the feeder must wait for it before it hands over more. If the ticket is
     /// abandoned, the applier has ended.
-    pub(crate) fn entries(&self, entries: E, bytes: usize) -> Option<Ticket<()>> {
+    pub(crate) fn entries(&self, entries: E, bytes: usize, now: Tick) -> Option<Ticket<()>> {
         let mut inbox = self.lock();
         if inbox.ended {
             let (_gone, never) = ticket();
             return Some(never);
         }
         inbox.bytes += bytes;
-        inbox.entries.push_back((entries, bytes));
+        inbox.entries.push_back((entries, bytes, now));
         let wait = (inbox.bytes >= self.max_bytes).then(|| {
             let (room, until) = ticket();
             inbox.room.push(room);
@@ -143,6 +148,12 @@ impl<E, R> Inlet<E, R> {
         if idle { applier.try_lock().ok() } else { None }
     }
 
+    /// Returns when the oldest entries were handed over that the applying thread has not finished. None if it has finished all.
+    pub(crate) fn waits_since(&self) -> Option<Tick> {
+        let inbox = self.lock();
+        inbox.taken.or_else(|| inbox.entries.front().map(|(_, _, at)| *at))
+    }
+
     /// Drops the queued entries after the state was replaced. The feeder reads those that the new state lacks again.
     pub(crate) fn forget_entries(&self) {
         let room = {
@@ -171,9 +182,11 @@ impl<E, R> Inlet<E, R> {
         loop {
             // The thread counts as busy until it calls this again or sleeps.
             inbox.busy = true;
+            inbox.taken = None;
             if !inbox.blocked
-                && let Some((entries, bytes)) = inbox.entries.pop_front()
+                && let Some((entries, bytes, at)) = inbox.entries.pop_front()
             {
+                inbox.taken = Some(at);
                 inbox.bytes -= bytes;
                 let has_room = inbox.bytes < self.max_bytes;
                 let room = if has_room { std::mem::take(&mut inbox.room) } else { Vec::new() };
@@ -202,5 +215,27 @@ impl<E, R> Inlet<E, R> {
             inbox.busy = false;
             inbox = self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_entries_that_are_not_finished_count() {
+        let inlet = Inlet::<&str, ()>::new(100);
+        assert_eq!(inlet.waits_since(), None);
+        assert!(
+            inlet.entries("first", 1, Tick(5)).is_none() && inlet.entries("second", 1, Tick(9)).is_none()
+        );
+        assert_eq!(inlet.waits_since(), Some(Tick(5)));
+        assert!(matches!(inlet.next(), Work::Entries("first")));
+        assert_eq!(inlet.waits_since(), Some(Tick(5)), "it is being applied");
+        assert!(matches!(inlet.next(), Work::Entries("second")));
+        assert_eq!(inlet.waits_since(), Some(Tick(9)));
+        inlet.commit();
+        assert!(matches!(inlet.next(), Work::Commit));
+        assert_eq!(inlet.waits_since(), None);
     }
 }

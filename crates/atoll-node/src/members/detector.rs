@@ -59,6 +59,8 @@ pub struct More {
     pub wall_ms: Option<u64>,
     /// The members that it reaches and that themselves report reaching a majority. They are up, even if other members do not hear them.
     pub vouches: Vec<NodeId>,
+    /// For how long the oldest unapplied entry has been waiting at its replica of the database, milliseconds.
+    pub apply_delay_ms: u64,
 }
 
 /// The encoding of a clock that is not reported.
@@ -69,6 +71,7 @@ impl Encode for More {
         if self != &More::default() {
             self.wall_ms.unwrap_or(NO_WALL).encode(out);
             self.vouches.encode(out);
+            self.apply_delay_ms.encode(out);
         }
     }
 }
@@ -77,7 +80,8 @@ impl Decode for More {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
         let wall_ms = if from.left() > 0 { Some(u64::decode(from)?) } else { None };
         let vouches = if from.left() > 0 { Vec::decode(from)? } else { Vec::new() };
-        Ok(More { wall_ms: wall_ms.filter(|ms| *ms != NO_WALL), vouches })
+        let apply_delay_ms = if from.left() > 0 { u64::decode(from)? } else { 0 };
+        Ok(More { wall_ms: wall_ms.filter(|ms| *ms != NO_WALL), vouches, apply_delay_ms })
     }
 }
 
@@ -279,6 +283,7 @@ impl Detector {
             distrusts: beat.distrusts,
             halted: beat.halted.into_iter().take(MAX_HALTED_TOLD).collect(),
             vouches: beat.more.vouches,
+            apply_delay: Duration::from_millis(beat.more.apply_delay_ms),
         };
         self.members.note(now, from, usable, Some(told));
     }
@@ -327,7 +332,11 @@ impl Detector {
             halted: self.members.halted().into_iter().take(MAX_HALTED_TOLD).collect(),
             storage: self.members.identity().storage,
             durable: self.env.witness().own(),
-            more: More { wall_ms: self.members.wall_ms(), vouches: self.members.vouches() },
+            more: More {
+                wall_ms: self.members.wall_ms(),
+                vouches: self.members.vouches(),
+                apply_delay_ms: u64::try_from(self.members.apply_delay(now).as_millis()).unwrap_or(u64::MAX),
+            },
         };
         let first = FirstHeartbeat {
             incarnation: beat.incarnation,

@@ -3,6 +3,7 @@ use super::*;
 use crate::members::table::{Member, MemberTable};
 use atoll_core::{Envelope, Exchange, Identity, NodeCore, Outputs, StorageId};
 use atoll_db::PeerClocks;
+use atoll_door::DATABASE_LOG;
 
 const MS: u64 = 1_000_000;
 
@@ -73,6 +74,15 @@ impl One {
     }
 
     fn hear_wall(&mut self, from: u32, hears: &[u32], wall_ms: Option<u64>) {
+        self.hear_more(from, hears, &[], More { wall_ms, ..More::default() });
+    }
+
+    /// Delivers a heartbeat of a node whose replica of the database is delayed, and is in service or not.
+    fn hear_delay(&mut self, from: u32, hears: &[u32], apply_delay_ms: u64, halted: &[&str]) {
+        self.hear_more(from, hears, halted, More { apply_delay_ms, ..More::default() });
+    }
+
+    fn hear_more(&mut self, from: u32, hears: &[u32], halted: &[&str], more: More) {
         let beat = Heartbeat {
             incarnation: Incarnation(self.life + u64::from(from)),
             table_version: 1,
@@ -81,10 +91,10 @@ impl One {
             hears: hears.iter().map(|n| NodeId(*n)).collect(),
             reaches: Vec::new(),
             distrusts: Vec::new(),
-            halted: Vec::new(),
+            halted: halted.iter().map(|log| (*log).to_owned()).collect(),
             storage: StorageId(from.into()),
             durable: Lsn(self.durable),
-            more: More { wall_ms, vouches: Vec::new() },
+            more,
         };
         self.deliver(from, beat.into_frame(crate::members::roles::DETECTOR));
     }
@@ -208,6 +218,31 @@ fn clocks_are_said_and_heard() {
 }
 
 #[test]
+fn the_delay_of_the_slowest_replica_in_service_counts() {
+    let mut one = One::new();
+    one.pass(100, |_| ());
+    assert_eq!(one.sent.last().unwrap().more.apply_delay_ms, 0, "this node has no replica");
+    one.members.say_apply_delay(std::sync::Arc::new(|now| Duration::from_millis(now.0 / MS)));
+    one.pass(100, |_| ());
+    let said = one.sent.last().unwrap().more.apply_delay_ms;
+    assert!((150..=200).contains(&said), "{said}");
+    let longest_ms = |one: &One| one.members.longest_apply_delay().as_millis();
+    assert_eq!(longest_ms(&one), 0, "nothing was heard");
+    let both = |one: &mut One, delay_ms: u64, halted: &[&str]| {
+        one.hear_delay(2, &[1, 3], 70, &[]);
+        one.hear_delay(3, &[1, 2], delay_ms, halted);
+    };
+    one.pass(100, |one| both(one, 300, &[]));
+    assert_eq!(longest_ms(&one), 300);
+    one.pass(100, |one| both(one, 300, &[DATABASE_LOG]));
+    assert_eq!(longest_ms(&one), 70, "a replica out of service slows nobody down");
+    one.pass(100, |one| both(one, 0, &[]));
+    assert_eq!(longest_ms(&one), 70);
+    one.pass(1_000, |one| one.hear_delay(3, &[1, 2], 20, &[]));
+    assert_eq!(longest_ms(&one), 20, "node 2 is silent");
+}
+
+#[test]
 fn a_peer_without_a_connection_for_data_is_distrusted_although_it_lives() {
     let mut one = One::new();
     one.core.set_link(Tick(0), NodeId(2), Class::Data, Link::Down);
@@ -293,13 +328,19 @@ fn what_came_to_heartbeats_later_may_be_missing() {
     let vouches = vec![NodeId(2), NodeId(7)];
     for more in [
         More::default(),
-        More { wall_ms: Some(77), vouches: Vec::new() },
-        More { wall_ms: None, vouches: vouches.clone() },
-        More { wall_ms: Some(77), vouches },
+        More { wall_ms: Some(77), ..More::default() },
+        More { vouches: vouches.clone(), ..More::default() },
+        More { wall_ms: Some(77), vouches: vouches.clone(), apply_delay_ms: 0 },
+        More { wall_ms: Some(77), vouches: vouches.clone(), apply_delay_ms: 250 },
+        More { apply_delay_ms: 250, ..More::default() },
     ] {
         assert_eq!(More::from_bytes(more.to_bytes()).unwrap(), more);
     }
-    // A program of an intermediate version reported only its clock.
-    let said = More { wall_ms: Some(77), vouches: Vec::new() };
+    // Programs of intermediate versions reported only the first of these fields.
+    let said = More { wall_ms: Some(77), ..More::default() };
     assert_eq!(More::from_bytes(77_u64.to_bytes()).unwrap(), said);
+    let mut first_two = BytesMut::new();
+    77_u64.encode(&mut first_two);
+    vouches.encode(&mut first_two);
+    assert_eq!(More::from_bytes(first_two.freeze()).unwrap(), More { vouches, ..said });
 }

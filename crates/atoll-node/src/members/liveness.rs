@@ -1,5 +1,7 @@
 //! What this node knows about the state of a peer, and what a node reports about its own.
 
+use std::time::Duration;
+
 use atoll_core::{Incarnation, NodeId, Tick};
 
 /// The health of a node's disk, from best to worst. The process responds in each of these states, but code that places segments, takes over
@@ -67,6 +69,8 @@ pub struct Report {
     pub halted: Vec<String>,
     /// The members that it reaches and that themselves report reaching a majority.
     pub vouches: Vec<NodeId>,
+    /// For how long the oldest unapplied entry has been waiting at its replica of the database, in whole milliseconds.
+    pub apply_delay: Duration,
 }
 
 /// What this node knows about the state of a peer.
@@ -92,6 +96,8 @@ pub struct Liveness {
     pub halted: Vec<String>,
     /// See [`Report::vouches`].
     pub vouches: Vec<NodeId>,
+    /// See [`Report::apply_delay`].
+    pub apply_delay: Duration,
     /// Whether the other nodes have lost it, according to gossip.
     pub lost_by_gossip: bool,
 }
@@ -109,6 +115,7 @@ impl Liveness {
             distrusts: Vec::new(),
             halted: Vec::new(),
             vouches: Vec::new(),
+            apply_delay: Duration::ZERO,
             lost_by_gossip: false,
         }
     }
@@ -130,6 +137,7 @@ impl Liveness {
             distrusts: told.distrusts,
             halted: told.halted,
             vouches: told.vouches,
+            apply_delay: told.apply_delay,
             // An in-band sign of life outweighs gossip.
             lost_by_gossip: false,
         }

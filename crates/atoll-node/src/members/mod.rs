@@ -28,10 +28,12 @@ pub mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Candidate, Directory, Identity, NodeId, Notify, Tick};
 use atoll_db::{Clock, PeerClocks};
+use atoll_door::DATABASE_LOG;
 
 use reach::{Reach, Row};
 use table::MemberTable;
@@ -50,6 +52,18 @@ struct Wall(Clock);
 impl std::fmt::Debug for Wall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a wall clock")
+    }
+}
+
+/// For how long the oldest unapplied entry has been waiting at this node's replica of the database, at the given time.
+pub type ApplyDelay = Arc<dyn Fn(Tick) -> Duration + Send + Sync>;
+
+#[derive(Clone)]
+struct Delay(ApplyDelay);
+
+impl std::fmt::Debug for Delay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the delay of a replica")
     }
 }
 
@@ -73,6 +87,8 @@ struct Inner {
     wall: Option<Wall>,
     /// The last wall-clock reading that each peer reported, and when this node received it.
     walls: BTreeMap<NodeId, (u64, Tick)>,
+    /// The delay of this node's replica of the database, if there is one.
+    delay: Option<Delay>,
 }
 
 /// This node's view of the cluster. Clones are cheap and share the same state. Every change except a clock reading notifies `changed`.
@@ -99,6 +115,7 @@ impl Members {
             newest_table: 0,
             wall: None,
             walls: BTreeMap::new(),
+            delay: None,
         };
         Members { inner: Arc::new(Mutex::new(inner)), changed: Notify::default() }
     }
@@ -236,6 +253,26 @@ impl Members {
             }
         }
         clocks
+    }
+
+    /// Makes heartbeats report the delay of this node's replica of the database, so that other nodes put large writes into the log no
+    /// faster than this one applies them.
+    pub fn say_apply_delay(&self, delay: ApplyDelay) {
+        self.lock().delay = Some(Delay(delay));
+    }
+
+    /// Returns the delay of this node's replica of the database; zero if there is none.
+    pub fn apply_delay(&self, now: Tick) -> Duration {
+        let delay = self.lock().delay.clone();
+        delay.map_or(Duration::ZERO, |Delay(delay)| delay(now))
+    }
+
+    /// Returns the longest delay that the replicas of the database on other nodes last reported. Only nodes that are alive count, and
+    /// only those whose replica is in service: one that is stuck must not slow down the others for long.
+    pub fn longest_apply_delay(&self) -> Duration {
+        let inner = self.lock();
+        let serves = |p: &&Liveness| p.alive && !p.halted.iter().any(|log| log == DATABASE_LOG);
+        inner.peers.values().filter(serves).map(|p| p.apply_delay).max().unwrap_or_default()
     }
 
     /// Records that this node cannot work with a member although it hears it: the data connection is down, or the member's sequencer does

@@ -4,6 +4,8 @@
 use shuttle::future::block_on;
 use shuttle::thread;
 
+use atoll_core::Tick;
+
 use super::inlet::{Inlet, Work};
 use super::ticket::{Completer, ticket};
 use crate::sync::{Arc, Mutex};
@@ -58,7 +60,7 @@ pub(crate) fn applies_in_order() {
         match here {
             Some(mut slot) => apply(&mut slot, entry),
             None => {
-                if let Some(room) = inlet.entries(entry, BYTES) {
+                if let Some(room) = inlet.entries(entry, BYTES, Tick(0)) {
                     assert_eq!(block_on(room), Ok(()), "there is room some time");
                 }
             }
@@ -81,7 +83,7 @@ pub(crate) fn ends_under_the_feeder() {
         drop(work);
     });
     for entry in 0..3 {
-        if let Some(room) = inlet.entries(entry, BYTES)
+        if let Some(room) = inlet.entries(entry, BYTES, Tick(0))
             && block_on(room).is_err()
         {
             break;

@@ -12,6 +12,7 @@ use super::figures::Refusal;
 use super::frame;
 use super::handshake::Ended;
 use super::pending::{Pending, Ready};
+use super::room;
 use super::walk::Listed;
 use crate::jute::Jute;
 use crate::jute::codes::ErrorCode;
@@ -56,7 +57,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Poll::Ready(Some(ready)) = self.pending.poll_first(cx) else { break };
             let had = self.out.len();
             match ready? {
-                Ready::Answer { xid, answer, at } => {
+                Ready::Answer { xid, answer, at, room } => {
                     let err = frame::head(&answer).err;
                     if err == ErrorCode::SessionMoved.number() || err == ErrorCode::SessionExpired.number() {
                         return Err(Ended::Here(End::SessionMoved));
@@ -66,6 +67,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                     let took = at.map_or(Duration::ZERO, |at| at.elapsed());
                     self.shared.window.answered(took);
+                    if let Some(room) = room {
+                        room::rest(room, took.max(self.shared.cluster.longest_apply_delay()));
+                    }
                     self.shared.figures.write_us.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
                     self.after_write();
                     self.zxid = self.zxid.max(frame::head(&answer).zxid);

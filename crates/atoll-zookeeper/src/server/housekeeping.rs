@@ -117,7 +117,7 @@ async fn expire(shared: &Arc<Shared>) {
     let mut ticks = every(JUDGED_EVERY);
     loop {
         ticks.tick().await;
-        shared.window.look();
+        shared.window.look(shared.cluster.longest_apply_delay());
         let mut silent = shared.sessions.take_expired(Instant::now());
         let later = silent.split_off(silent.len().min(MAX_EXPIRING));
         later.into_iter().for_each(|s| shared.sessions.spare(s));

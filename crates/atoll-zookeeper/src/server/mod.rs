@@ -132,6 +132,12 @@ pub trait Cluster: Send + Sync {
         Duration::ZERO
     }
 
+    /// Returns for how long the oldest unapplied entry of the log has been waiting at the slowest of the other replicas in service, as
+    /// far as this node knows.
+    fn longest_apply_delay(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Returns whether this node's disk is nearly full. Writes that would add data are then refused.
     fn is_short_of_space(&self) -> bool {
         false

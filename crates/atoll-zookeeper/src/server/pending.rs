@@ -14,7 +14,6 @@ use tokio::time::Instant;
 
 use super::handshake::Ended;
 use super::order::{Touched, shows, touched};
-use super::room;
 use super::walk::{Elsewhere, Listed};
 use super::watching::{Again, NewWatch};
 use crate::jute::codes::OpCode;
@@ -55,8 +54,8 @@ pub(crate) enum Wait {
 
 /// What the connection must do for the first request.
 pub(crate) enum Ready {
-    /// Send this answer: the command was applied or refused.
-    Answer { xid: i32, answer: Bytes, at: Option<Instant> },
+    /// Send this answer: the command was applied or refused. A large write gives its room back.
+    Answer { xid: i32, answer: Bytes, at: Option<Instant>, room: Option<OwnedSemaphorePermit> },
     /// Send this answer: the session has ended.
     Closed { xid: i32, answer: Bytes },
     /// Answer the sync: this node has applied what it had to.
@@ -108,9 +107,8 @@ impl Pending {
             Pending::Held(_) => return Poll::Pending,
             Pending::Write { xid, at, proposed, room } => {
                 let applied = ready!(Pin::new(proposed).poll(cx))??;
-                room::rest(room.take(), at.elapsed());
                 let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
-                Ready::Answer { xid: *xid, answer, at: Some(*at) }
+                Ready::Answer { xid: *xid, answer, at: Some(*at), room: room.take() }
             }
             Pending::Close { xid, proposed } => {
                 let applied = ready!(Pin::new(proposed).poll(cx))??;

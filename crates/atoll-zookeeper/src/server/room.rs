@@ -2,8 +2,9 @@
 //! take long to apply or to store, so only a few of them, from all clients of a node, are in the log at a time, and the others wait
 //! their turn. Small writes are limited in number (`max_outstanding`) and do not wait for large writes that have no room yet.
 //!
-//! A large write that took long releases its room after a pause. By then this node has applied it, but a replica that gets less of
-//! its machine's time may still have to apply many large writes, and a small write there waits for all of them.
+//! A large write that took long, here or at another replica, releases its room after a pause. By then this node has applied it. But
+//! a replica that gets less of its machine's time may still have to apply many large writes, and a small write there waits for all
+//! of them. So the heartbeats of each node report for how long entries wait at its replica, and the slowest one sets the pace.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -31,9 +32,12 @@ const RESTS_FOR: u32 = 2;
 /// The longest pause.
 const RESTS_AT_MOST: Duration = Duration::from_millis(500);
 
-/// Releases the room of a write that was applied `took` after it was put into the log, after a pause if it was slow.
-pub(crate) fn rest(room: Option<OwnedSemaphorePermit>, took: Duration) {
-    let Some(room) = room.filter(|_| took > QUICK) else { return };
+/// Releases the room of a write, after a pause if it was slow: `took` is the time from its proposal until it was applied here, or the
+/// time that entries wait at the slowest replica, whichever is longer.
+pub(crate) fn rest(room: OwnedSemaphorePermit, took: Duration) {
+    if took <= QUICK {
+        return;
+    }
     tokio::spawn(async move {
         tokio::time::sleep((took * RESTS_FOR).min(RESTS_AT_MOST)).await;
         drop(room);
@@ -98,20 +102,18 @@ mod tests {
         let room = Room::default();
         let all = || room.take(OpCode::Multi, 1 << 20, false, None);
         let one = all().unwrap_or_else(|_| panic!("all is free"));
-        rest(one, QUICK);
+        rest(one.unwrap(), QUICK);
         let one = all().unwrap_or_else(|_| panic!("one that was quick does not rest"));
         let took = QUICK + Duration::from_millis(10);
-        rest(one, took);
+        rest(one.unwrap(), took);
         let began = tokio::time::Instant::now();
         let Err(wait) = all() else { panic!("it rests") };
         let one = wait.await;
         assert!(began.elapsed() >= took * RESTS_FOR, "{:?}", began.elapsed());
-        rest(one, Duration::from_secs(30));
+        rest(one.unwrap(), Duration::from_secs(30));
         let Err(wait) = all() else { panic!("it rests") };
         drop(wait.await);
         assert!(began.elapsed() < took * RESTS_FOR + RESTS_AT_MOST * 2, "{:?}", began.elapsed());
-        // A small write holds no room and has none to release.
-        rest(None, Duration::from_secs(30));
     }
 
     #[test]

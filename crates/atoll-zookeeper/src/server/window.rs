@@ -68,10 +68,14 @@ impl Window {
         self.since_slow.load(Ordering::Relaxed) < LOOKS
     }
 
-    /// Runs the periodic check. It makes the window small if no connection has needed a wide one lately.
-    pub(crate) fn look(&self) {
+    /// Runs the periodic check. It makes the window small if no connection has needed a wide one lately, or if entries wait for
+    /// `elsewhere` to be applied at the slowest of the other replicas and that is long.
+    pub(crate) fn look(&self, elsewhere: Duration) {
         let since_slow = self.since_slow.load(Ordering::Relaxed);
         self.since_slow.store((since_slow + 1).min(LOOKS), Ordering::Relaxed);
+        if elsewhere >= SLOW {
+            self.answered(elsewhere);
+        }
         if self.wanted.swap(false, Ordering::Relaxed) {
             self.unused.store(0, Ordering::Relaxed);
         } else if self.unused.fetch_add(1, Ordering::Relaxed) + 1 >= LOOKS {
@@ -114,7 +118,7 @@ mod tests {
         assert!(!window.has_room(LEAST));
         (0..LOOKS).for_each(|_| {
             assert!(window.is_slow());
-            window.look();
+            window.look(Duration::ZERO);
         });
         assert!(!window.is_slow());
     }
@@ -122,10 +126,19 @@ mod tests {
     #[test]
     fn it_forgets_quick_answers_of_long_ago() {
         let window = wide();
-        window.look();
-        (1..LOOKS).for_each(|_| window.look());
+        window.look(Duration::ZERO);
+        (1..LOOKS).for_each(|_| window.look(Duration::ZERO));
         assert!(window.has_room(MOST - 1), "it was wanted at the first of these looks");
-        window.look();
+        window.look(Duration::ZERO);
         assert!(!window.has_room(LEAST));
+    }
+
+    #[test]
+    fn it_is_small_while_another_replica_is_slow() {
+        let window = wide();
+        window.look(SLOW / 2);
+        assert!(window.has_room(MOST - 1) && !window.is_slow());
+        window.look(SLOW);
+        assert!(!window.has_room(LEAST) && window.is_slow());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_core::NodeId;
 use atoll_door::NodeView;
@@ -31,6 +32,10 @@ impl Cluster for Living {
 
     fn leads(&self) -> bool {
         self.node.orders_database()
+    }
+
+    fn longest_apply_delay(&self) -> Duration {
+        self.node.longest_apply_delay()
     }
 
     fn is_short_of_space(&self) -> bool {
