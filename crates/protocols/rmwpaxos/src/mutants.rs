@@ -37,6 +37,7 @@ pub const COVERAGE: &[Listed] = &[
         &["sim.fault.kill"],
     ),
     listed("rmwpaxos: duels (rmw-T13)", &["rmw.write.incremental_disagrees"]),
+    listed("rmwpaxos: the groups change while a checkpoint is put together", &["rmw.checkpoint.anew"]),
     listed("rmwpaxos: lost disks (rmw-T9)", &["rmw.acceptor.wrong_identity"]),
     listed(
         "rmwpaxos: hand-overs, unfinished ones, and late installs (§9a)",
