@@ -81,6 +81,8 @@ pub(super) struct Queue {
     /// The number of the stream that may take records. It rises when a stream begins or ends.
     generation: u64,
     streaming: bool,
+    /// Whether the server has opened the stream.
+    opened: bool,
     outbox: Option<Waker>,
     /// Since when the node has to answer the oldest message, or the opening of the stream.
     busy_since: Option<Instant>,
@@ -143,12 +145,14 @@ impl Queue {
         debug_assert!(self.sent.is_empty(), "the last stream was ended");
         self.generation += 1;
         self.streaming = true;
+        self.opened = false;
         self.busy_since = Some(now);
         self.generation
     }
 
     /// Records that the server has opened the stream.
     pub(super) fn opened(&mut self, known_tail: u64) {
+        self.opened = true;
         self.known_tail = self.known_tail.max(Some(known_tail));
         if self.sent.is_empty() {
             self.busy_since = None;
@@ -161,6 +165,7 @@ impl Queue {
     pub(super) fn end_stream(&mut self, not_taken: bool) {
         self.generation += 1;
         self.streaming = false;
+        self.opened = false;
         self.busy_since = None;
         self.take_back(|op| {
             op.doubtful |= !not_taken;
@@ -217,9 +222,11 @@ impl Queue {
         if generation != self.generation {
             return Err(StreamOver);
         }
-        // Without a known tail, the records would have no floor, and a record without a floor could not be sent a second time.
+        // Before the stream is open, nothing is sent. The node takes the tail that it knows when it opens the stream for one that was known
+        // before these records went to anybody. If they came with the opening and lay in a stopped node, they might have been appended
+        // through another node below that tail, and would then be appended again (X16).
         let message = match self.known_tail {
-            Some(tail) if self.sent.len() < MESSAGES_UNANSWERED => self.take_message(tail),
+            Some(tail) if self.opened && self.sent.len() < MESSAGES_UNANSWERED => self.take_message(tail),
             _ => None,
         };
         let Some((records, message)) = message else {

@@ -107,6 +107,28 @@ fn nothing_is_sent_before_a_tail_is_known() {
     assert!(b.message().is_some());
 }
 
+/// A record that came with the opening could lie in a node that stops. The client sends it through another node, where it is appended. The
+/// first node continues, takes a newer tail for one that is below the record, does not search, and appends it again (X16).
+#[test]
+fn nothing_is_sent_before_the_node_has_opened_the_stream() {
+    let mut b = Bench::with(1, 100);
+    b.message();
+    b.settle(100, 1);
+    b.queue.end_stream(true);
+    b.push(10);
+    b.generation = b.queue.begin_stream(b.now);
+    assert_eq!(b.message(), None, "a tail is known, but the node has not opened the stream");
+    b.queue.opened(180);
+    assert_eq!(b.message().map(|sent| (sent.first_seq, sent.floor)), Some((2, None)));
+    b.queue.end_stream(false);
+    b.open(500);
+    assert_eq!(
+        b.message().unwrap().floor,
+        Some(180),
+        "a retry is looked for from the tail before its first attempt"
+    );
+}
+
 #[test]
 fn a_lost_stream_repeats_in_order_with_names_and_floor() {
     let mut b = Bench::with(2, 100);
