@@ -7,12 +7,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use atoll_client::proto::NodeAddRequest;
+use atoll_client::{Outcome, Reason};
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Level, LevelRange, NodeId};
+use atoll_door::backend::Operations;
 use atoll_door_cluster::ClusterDoor;
 use atoll_door_log::LogDoor;
 use atoll_log::virtual_log::{LogRecord, VirtualLog};
 use atoll_node::config::{Founder, NodeConfig, Roles};
+use atoll_node::operations::NodeOperations;
 use atoll_node::settings::Timings;
 use atoll_node::{EndedBecause, RunningNode, StartError, start_with};
 use common::free_address;
@@ -245,4 +249,22 @@ async fn the_level_rises_when_all_read_it_and_an_old_program_is_refused() {
     assert!(words.contains("too old") && words.contains("level 3"), "{words}");
     second.shutdown().await;
     third.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_change_that_the_end_of_its_node_interrupts_may_have_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes: Vec<RunningNode> = configs(dir.path(), 3).into_iter().map(|c| start(c).unwrap()).collect();
+    for node in &nodes {
+        node.joined().await.unwrap();
+    }
+    // Without a majority, the change is neither written nor refused for a while.
+    for node in &nodes[1..] {
+        node.shutdown().await;
+    }
+    let operations = NodeOperations::new(nodes[0].parts().clone());
+    let change = operations.add_node(NodeAddRequest { id: 4, address: free_address(), roles: Vec::new() });
+    nodes[0].shutdown().await;
+    let refusal = change.await.unwrap_err();
+    assert_eq!((refusal.happened, refusal.failure.reason), (Outcome::Unknown, Reason::Abandoned));
 }
