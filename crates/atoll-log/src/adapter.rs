@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use atoll_core::{Abandoned, BoxFuture, Env, Ticket};
 
-use crate::virtual_log::{LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, VirtualLog};
+use crate::virtual_log::{
+    LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, TrimError, VirtualLog,
+};
 use atoll_contract::entry::Batch;
 use atoll_contract::loglet::{
     AppendError, Loglet, LogletError, Placement, ReadBatch, ReadError, ReadFrom, SealedConfig, Tail,
@@ -144,7 +146,12 @@ impl Loglet for VirtualLoglet {
 
     fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>> {
         Box::pin(async move {
-            stopping(self.log.trim(LogPos(to.0)).await).map(|_| ()).map_err(|e| loglet_error(&e))
+            match self.log.trim(LogPos(to.0)).await {
+                Ok(Ok(_)) => Ok(()),
+                // A Loglet's trim that is unavailable may have happened.
+                Ok(Err(TrimError::NotTrimmed(e) | TrimError::Unknown(e))) => Err(loglet_error(&e)),
+                Err(Abandoned) => Err(LogletError::Unavailable(Unavailability::Stopping)),
+            }
         })
     }
 

@@ -23,6 +23,6 @@ pub mod virtual_log;
 pub use adapter::VirtualLoglet;
 pub use chain::{Chain, ChainError, Segment, VersionedChain};
 pub use virtual_log::{
-    Busy, LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, ReconfigError, Room, Trouble,
-    TroubleObserver, VirtualLog,
+    Busy, LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, ReconfigError, Room,
+    TrimError, Trouble, TroubleObserver, VirtualLog,
 };

@@ -69,7 +69,7 @@ fn a_deleted_log_says_so_to_everybody_and_leaves_nothing_on_its_servers() {
         let (check, trim, extend) =
             (log.check_tail(), log.trim(LogPos(1)), log.extend(LogletSpec::default()));
         assert_eq!(c.run(node, check).unwrap(), Err(LogError::Deleted));
-        assert_eq!(c.run(node, trim).unwrap(), Err(LogError::Deleted));
+        assert_eq!(c.run(node, trim).unwrap(), Err(LogError::Deleted.into()));
         assert_eq!(c.run(node, extend).unwrap(), Err(ReconfigError::Deleted));
     }
     c.driver.run_for(Duration::from_secs(30));

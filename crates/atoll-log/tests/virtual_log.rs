@@ -10,7 +10,7 @@ use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, PlanError, ReadFrom, Ve
 use atoll_core::Budget;
 use atoll_core::NodeId;
 use atoll_log::virtual_log::{ReconfigError, Trouble, TroubleObserver, VirtualLog};
-use atoll_log::{Busy, LogAppendError, LogError, LogReadError, LogRecord};
+use atoll_log::{Busy, LogAppendError, LogError, LogReadError, LogRecord, TrimError};
 use bytes::Bytes;
 use common::{Cluster, spec};
 
@@ -394,7 +394,7 @@ fn trims_are_bounded_by_the_tail_and_shared() {
         append(&mut c, 1, &log, 1, seq);
     }
     let beyond = log.trim(LogPos(11));
-    assert_eq!(c.run(1, beyond).unwrap(), Err(LogError::BeyondTail(LogPos(10))));
+    assert_eq!(c.run(1, beyond).unwrap(), Err(LogError::BeyondTail(LogPos(10)).into()));
     let before = log.chain().unwrap().version.0;
     let trims: Vec<_> = (1..=9).map(|to| log.trim(LogPos(to))).collect();
     for trim in trims {
@@ -405,6 +405,21 @@ fn trims_are_bounded_by_the_tail_and_shared() {
     assert_eq!(read_all(&mut c, 1, &log), [(1, 10)]);
     let lower = log.trim(LogPos(3));
     assert_eq!(c.run(1, lower).unwrap(), Ok(LogPos(9)), "a trim is for ever");
+}
+
+#[test]
+fn a_trim_whose_write_had_no_answer_may_have_happened() {
+    let mut c = Cluster::new(19, 2);
+    let log = c.created("memory");
+    append(&mut c, 1, &log, 1, 1);
+    let trouble = || LogError::Unavailable(atoll_contract::register::Unavailability::NoQuorum.into());
+    c.servers.faults(|f| f.register_down = 1000);
+    let trim = log.trim(LogPos(1));
+    assert_eq!(c.run(1, trim).unwrap(), Err(TrimError::NotTrimmed(trouble())), "nothing was written");
+    // Half of these writes take effect, and none is answered.
+    c.servers.faults(|f| (f.register_down, f.register_unknown) = (0, 1000));
+    let trim = log.trim(LogPos(1));
+    assert_eq!(c.run(1, trim).unwrap(), Err(TrimError::Unknown(trouble())));
 }
 
 #[test]

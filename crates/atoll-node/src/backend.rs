@@ -14,8 +14,8 @@ use atoll_door::backend::{
     Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,
 };
 use atoll_log::virtual_log::{
-    LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, VersionedChain,
-    VirtualLog,
+    LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, TrimError,
+    VersionedChain, VirtualLog,
 };
 use tokio::time::timeout;
 
@@ -313,17 +313,7 @@ impl LogBackend for LogView {
     }
 
     fn trim(&self, to: LogPos) -> Pending<()> {
-        wait(
-            self.log.trim(to),
-            |_| (),
-            |error| {
-                let mut refusal = log_refusal(&error);
-                if matches!(error, LogError::BeyondTail(_)) {
-                    refusal.failure.next = "trim at most up to the tail".to_owned();
-                }
-                refusal
-            },
-        )
+        wait(self.log.trim(to), |_| (), |error| trim_refusal(&error))
     }
 
     fn chain(&self, from: Option<LogPos>) -> Pending<proto::Chain> {
@@ -438,6 +428,23 @@ fn append_refusal(error: &LogAppendError) -> Refusal {
     }
 }
 
+fn trim_refusal(error: &TrimError) -> Refusal {
+    match error {
+        TrimError::NotTrimmed(inner) => {
+            let mut refusal = log_refusal(inner);
+            if matches!(inner, LogError::BeyondTail(_)) {
+                refusal.failure.next = "trim at most up to the tail".to_owned();
+            }
+            refusal
+        }
+        TrimError::Unknown(inner) => {
+            let reason = log_refusal(inner).failure.reason;
+            let next = "trim it again, or see with `atoll chain show` where it begins";
+            Refusal::unknown(reason, error.to_string(), next)
+        }
+    }
+}
+
 fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
     match error {
         LogReadError::Trimmed(at) => {
@@ -514,6 +521,7 @@ fn register_refusal(error: &RegisterError) -> Refusal {
 mod tests {
     use super::*;
     use crate::members::table::Member;
+    use atoll_client::Outcome;
     use atoll_core::StorageId;
 
     #[test]
@@ -546,5 +554,12 @@ mod tests {
              drained; node 9 is not a member"
         );
         assert_eq!(refusal.next, "servers may be among 1,2,3,6, the sequencer one of 1,2,3");
+    }
+
+    #[test]
+    fn a_trim_that_may_have_been_written_is_not_said_to_have_failed() {
+        let trouble = || LogError::Unavailable(Unavailability::NoQuorum);
+        assert_eq!(trim_refusal(&TrimError::Unknown(trouble())).happened, Outcome::Unknown);
+        assert_eq!(trim_refusal(&TrimError::NotTrimmed(trouble())).happened, Outcome::No);
     }
 }

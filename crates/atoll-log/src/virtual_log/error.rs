@@ -72,6 +72,17 @@ pub enum LogAppendError {
     Unknown(LogError),
 }
 
+/// Why a trim was not confirmed, and whether it took effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrimError {
+    /// Nothing was trimmed.
+    #[error("not trimmed: {0}")]
+    NotTrimmed(LogError),
+    /// The new trim position may have been written, or may still be. Whether it was is seen in the chain.
+    #[error("unknown outcome: {0}")]
+    Unknown(LogError),
+}
+
 /// The limit on work in flight is reached, and the submission was not taken. Try again when some of it is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Busy {
@@ -185,10 +196,19 @@ impl From<LogError> for ReconfigError {
     }
 }
 
-impl From<ReconfigError> for LogError {
-    /// Converts the error, for operations that change the chain as a side effect, such as a trim.
+impl From<LogError> for TrimError {
+    fn from(e: LogError) -> Self {
+        TrimError::NotTrimmed(e)
+    }
+}
+
+impl From<ReconfigError> for TrimError {
+    /// Converts the error of the write that raises the trim position.
     fn from(e: ReconfigError) -> Self {
-        match e {
+        TrimError::NotTrimmed(match e {
+            ReconfigError::Unavailable { step: Step::Install, why } => {
+                return TrimError::Unknown(LogError::Unavailable(why));
+            }
             ReconfigError::NoSuchLog => LogError::NoSuchLog,
             ReconfigError::Deleted => LogError::Deleted,
             ReconfigError::Chain(e) => LogError::Chain(e),
@@ -199,6 +219,6 @@ impl From<ReconfigError> for LogError {
             | ReconfigError::NotSealed(_)
             | ReconfigError::Copy(_)
             | ReconfigError::Level { .. } => LogError::Unavailable(Unavailability::NoQuorum),
-        }
+        })
     }
 }

@@ -69,7 +69,7 @@ mod truncate;
 mod window;
 
 pub use append::LogRecord;
-pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step};
+pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step, TrimError};
 pub use options::{Options, Trouble, TroubleObserver};
 pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use read::LogRead;
@@ -303,7 +303,10 @@ impl VirtualLog {
 
     /// Permanently gives up positions below `to` (exclusive), on all nodes. Returns the trim position, which may be higher. It is durable
     /// in the chain when this returns; Loglets are trimmed later. Sealed segments that are completely trimmed leave the chain.
-    pub fn trim(&self, to: LogPos) -> Ticket<Result<LogPos, LogError>> {
+    ///
+    /// # Errors
+    /// [`TrimError`] says whether the log may have been trimmed. Repeating a trim does no harm.
+    pub fn trim(&self, to: LogPos) -> Ticket<Result<LogPos, TrimError>> {
         self.0.trim(to)
     }
 

@@ -9,7 +9,7 @@ use atoll_core::{Completer, Ticket, ticket};
 
 use super::install::Installed;
 use super::truncate::Trimmed;
-use super::{LogError, ReconfigError, Shared};
+use super::{LogError, ReconfigError, Shared, TrimError};
 use crate::chain::VersionedChain;
 use atoll_contract::loglet::LogletError;
 use atoll_contract::position::LogPos;
@@ -23,12 +23,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Trims that wait for the next round. Bounded by the callers' tickets.
 #[derive(Debug, Default)]
 pub(super) struct Trims {
-    waiting: Vec<(LogPos, Completer<Result<LogPos, LogError>>)>,
+    waiting: Vec<(LogPos, Completer<Result<LogPos, TrimError>>)>,
     running: bool,
 }
 
 impl Shared {
-    pub(super) fn trim(self: &Arc<Self>, to: LogPos) -> Ticket<Result<LogPos, LogError>> {
+    pub(super) fn trim(self: &Arc<Self>, to: LogPos) -> Ticket<Result<LogPos, TrimError>> {
         let (done, wait) = ticket();
         {
             let mut state = lock(&self.state);
@@ -55,7 +55,7 @@ impl Shared {
                 Ok(tail) => {
                     let (good, bad): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(to, _)| *to <= tail);
                     for (_, done) in bad {
-                        done.complete(Err(LogError::BeyondTail(tail)));
+                        done.complete(Err(LogError::BeyondTail(tail).into()));
                     }
                     let Some(to) = good.iter().map(|(to, _)| *to).max() else { continue };
                     let got = self.trim_once(to).await;
@@ -65,7 +65,7 @@ impl Shared {
                 }
                 Err(e) => {
                     for (_, done) in waiting {
-                        done.complete(Err(e.clone()));
+                        done.complete(Err(e.clone().into()));
                     }
                 }
             }
@@ -82,8 +82,8 @@ impl Shared {
         Ok(self.checked(round).await?.tail)
     }
 
-    async fn trim_once(self: &Arc<Self>, to: LogPos) -> Result<LogPos, LogError> {
-        let chain = self.raise_trim(to).await.map_err(LogError::from)?;
+    async fn trim_once(self: &Arc<Self>, to: LogPos) -> Result<LogPos, TrimError> {
+        let chain = self.raise_trim(to).await?;
         self.forward_trim(&chain);
         Ok(chain.chain.trim())
     }
