@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_core::NodeId;
+use atoll_core::{Incarnation, NodeId};
 
 /// What a door may ask its node about itself and the other nodes. Every answer is what this node believes now, and costs little.
 pub trait NodeView: Send + Sync {
@@ -18,8 +18,11 @@ pub trait NodeView: Send + Sync {
     /// Returns the nodes that are up and whose replica of the database is in service. Always includes this node.
     fn serving(&self) -> Vec<NodeId>;
 
+    /// Returns the life that another node is in, according to its last heartbeat. None before the first one.
+    fn life(&self, node: NodeId) -> Option<Incarnation>;
+
     /// Returns for how long the oldest unapplied entry has been waiting at the slowest of the other replicas of the database that are
-    /// in service, according to their last heartbeats. Zero if they keep pace.
+    /// in service, according to their last heartbeats. About zero if they keep pace.
     fn longest_apply_delay(&self) -> Duration;
 
     /// Whether this node orders the appends to the log of the database.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use atoll_core::NodeId;
+use atoll_core::{Incarnation, NodeId};
 use atoll_door::{DATABASE_LOG, NodeView};
 
 use crate::members::Members;
@@ -52,6 +52,10 @@ impl NodeView for DoorView {
         };
         let others = self.members.peers().into_iter().filter(alive);
         others.chain([self.node()]).collect()
+    }
+
+    fn life(&self, node: NodeId) -> Option<Incarnation> {
+        self.members.liveness(node).and_then(|life| life.incarnation)
     }
 
     fn longest_apply_delay(&self) -> Duration {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::level::since;
+use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Direction, Proposer};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -199,15 +200,25 @@ async fn take_over(shared: &Arc<Shared>) {
         };
         let me = shared.engine.proposer();
         let living = shared.cluster.living();
-        let gone = |h: &Proposer| *h != me && (h.node == me.node || !living.contains(&h.node));
+        let gone = |h: &Proposer| is_gone(*h, me, &living, shared.cluster.life(h.node));
         let seen = |h: Proposer| (h, missing.get(&h).map_or(1, |looks| looks + 1));
         missing = holders.into_iter().filter(gone).map(seen).collect();
-        // One late heartbeat is not enough. An earlier life of this node is certainly over.
+        // One late heartbeat is not enough, and a node that has restarted should take back its own sessions, to which its clients return.
+        // An earlier life of this node is certainly over.
         let patience = LOOKS + LOOKS_MORE * rank(shared);
         for (holder, _) in missing.iter().filter(|(h, looks)| h.node == me.node || **looks >= patience) {
             take_from(shared, *holder).await;
         }
     }
+}
+
+/// Returns whether a holder of sessions is gone: its node is, or it is an earlier life of its node. `life` is the life that the node is in,
+/// if that is known. It matters for a node that was restarted without this door: nobody there takes back its sessions.
+fn is_gone(holder: Proposer, me: Proposer, living: &[NodeId], life: Option<Incarnation>) -> bool {
+    if holder.node == me.node {
+        return holder != me;
+    }
+    !living.contains(&holder.node) || life.is_some_and(|life| life != holder.incarnation)
 }
 
 async fn take_from(shared: &Arc<Shared>, holder: Proposer) {
@@ -271,4 +282,23 @@ fn find_due(view: &atoll_db::View, now_ms: i64) -> Result<Vec<String>, ReadError
         }
     }
     Ok(due)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_gone_with_its_node_or_with_its_life() {
+        let proposer = |node, life| Proposer { node: NodeId(node), incarnation: Incarnation(life) };
+        let living = [NodeId(1), NodeId(2)];
+        let gone =
+            |holder, life: Option<u64>| is_gone(holder, proposer(1, 10), &living, life.map(Incarnation));
+        assert!(!gone(proposer(1, 10), None));
+        assert!(gone(proposer(1, 9), None), "an earlier life of this node");
+        assert!(!gone(proposer(2, 20), None), "it lives, and nothing is known of its life");
+        assert!(!gone(proposer(2, 20), Some(20)));
+        assert!(gone(proposer(2, 20), Some(21)), "it was restarted, perhaps without this door");
+        assert!(gone(proposer(3, 30), Some(30)), "it does not answer");
+    }
 }

@@ -66,7 +66,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_core::NodeId;
+use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Engine, LogPos, Observer, View};
 use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -97,6 +97,12 @@ const QUOTA_TOLD_EVERY: u64 = 1_000;
 pub trait Cluster: Send + Sync {
     /// Returns the nodes that appear to be alive and whose replica is in service. Always includes this node.
     fn living(&self) -> Vec<NodeId>;
+
+    /// Returns the life that another node is in, if this node has heard of it. Sessions that are held by an earlier life of that node
+    /// have lost their holder, even if the node lives: it may run no such door any more.
+    fn life(&self, _node: NodeId) -> Option<Incarnation> {
+        None
+    }
 
     /// Returns the number of the cluster's nodes, alive or not.
     fn members(&self) -> usize {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::NodeId;
+use atoll_core::{Incarnation, NodeId};
 use atoll_door::NodeView;
 use atoll_zookeeper::{Addresses, Cluster};
 
@@ -24,6 +24,10 @@ impl Living {
 impl Cluster for Living {
     fn living(&self) -> Vec<NodeId> {
         self.node.serving()
+    }
+
+    fn life(&self, node: NodeId) -> Option<Incarnation> {
+        self.node.life(node)
     }
 
     fn members(&self) -> usize {

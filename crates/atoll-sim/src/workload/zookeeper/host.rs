@@ -195,6 +195,10 @@ impl Living for AreLiving {
         others.chain([self.members.identity().node]).collect()
     }
 
+    fn life(&self, node: NodeId) -> Option<Incarnation> {
+        self.members.liveness(node).and_then(|life| life.incarnation)
+    }
+
     fn wall_ms(&self) -> i64 {
         self.members.wall_ms().and_then(|ms| i64::try_from(ms).ok()).unwrap_or(0)
     }
