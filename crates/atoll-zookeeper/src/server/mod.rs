@@ -249,25 +249,37 @@ struct Follower(Arc<Shared>);
 
 impl Observer<Event> for Follower {
     fn on_events(&self, below: LogPos, events: Vec<Event>) {
-        self.0.watches.trigger(below, &events);
-        // Set this after the events: whoever reads it then finds the events of all changes up to it in its outbox.
-        if let Some(newest) = events.iter().map(Event::zxid).max() {
-            self.0.zxid.fetch_max(newest, Ordering::AcqRel);
-        }
+        hand_out(&self.0.watches, &self.0.sessions, &self.0.zxid, below, &events);
         self.0.tell_quotas(&events);
-        events.iter().for_each(|event| self.0.sessions.apply(event));
     }
 
     /// Disconnects all clients, because events are missing. They reconnect, register their watches again, and are notified of what
     /// they missed.
     fn on_restored(&self, _below: LogPos, view: &View) {
-        if let Ok(counters) = read::counters(view) {
-            self.0.zxid.store(counters.zxid, Ordering::Release);
-        }
         if let Err(error) = self.0.sessions.refill(view) {
             tracing::error!(%error, "the sessions of ZooKeeper's clients cannot be read");
         }
-        self.0.sessions.end_all(End::Closed);
+        self.0.watches.end_all(End::Closed);
+        // Last, for the reason given in `hand_out`.
+        if let Ok(counters) = read::counters(view) {
+            self.0.zxid.store(counters.zxid, Ordering::Release);
+        }
+    }
+}
+
+/// Hands out the events of entries below `below`: to the connections that watch the nodes, and to those whose sessions they concern.
+fn hand_out(watches: &Watches, sessions: &Sessions, zxid: &AtomicI64, below: LogPos, events: &[Event]) {
+    watches.trigger(below, events);
+    events.iter().for_each(|event| sessions.apply(event));
+    if events.iter().any(|event| matches!(event, Event::Restored { .. })) {
+        // Also those that are served without the log, and those that have no session yet.
+        watches.end_all(End::Closed);
+    }
+    // Set this last. Whoever reads it then finds the events of all changes up to it in its outbox, or the outbox has ended. If a client
+    // were told the zxid of a restore by a connection that continues, it would come back with it, and its watches would not report
+    // what the restore has changed.
+    if let Some(newest) = events.iter().map(Event::zxid).max() {
+        zxid.fetch_max(newest, Ordering::AcqRel);
     }
 }
 
@@ -393,5 +405,60 @@ async fn accept(shared: &Arc<Shared>, at: Listening) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::task::{Wake, Waker};
+
+    use super::*;
+    use crate::watch::outbox::Outbox;
+    use crate::watch::table::Limits;
+
+    /// What a connection sees when it is woken.
+    struct Woken {
+        zxid: Arc<AtomicI64>,
+        late: AtomicU64,
+        times: AtomicU64,
+    }
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.times.fetch_add(1, Ordering::SeqCst);
+            self.late.fetch_add(u64::from(self.zxid.load(Ordering::SeqCst) >= 2), Ordering::SeqCst);
+        }
+    }
+
+    /// Until a connection has ended, its thread may serve a read with the zxid that it finds.
+    #[test]
+    fn nobody_is_told_the_zxid_of_a_restore_by_a_connection_that_continues() {
+        const CLIENTS: u64 = 10;
+        let me = atoll_db::Proposer { node: NodeId(1), incarnation: Incarnation(1) };
+        let (sessions, zxid) = (Sessions::new(me), Arc::new(AtomicI64::new(0)));
+        let watches = Watches::new(Limits { of_connection: 1 << 20, of_all: 1 << 20 });
+        let woken = Arc::new(Woken { zxid: zxid.clone(), late: AtomicU64::new(0), times: AtomicU64::new(0) });
+        let outboxes: Vec<_> = (0..CLIENTS).map(|_| Arc::new(Outbox::default())).collect();
+        for (id, outbox) in (0..).zip(&outboxes) {
+            watches.join(id, outbox.clone());
+            outbox.register(&Waker::from(woken.clone()));
+            // The first one is served without the log, so no session that this node holds is bound to it.
+            if id > 0 {
+                let (session, moves) = (id as i64, 0);
+                let (timeout_ms, by_client, zxid) = (1_000, true, 1);
+                sessions.apply(&Event::SessionHeld { session, by: me, moves, timeout_ms, by_client, zxid });
+                assert!(sessions.bind(session, moves, id, outbox).is_some());
+            }
+        }
+        hand_out(&watches, &sessions, &zxid, LogPos(2), &[Event::Restored { zxid: 2 }]);
+        assert_eq!(zxid.load(Ordering::SeqCst), 2);
+        assert!(outboxes.iter().all(|outbox| outbox.ended().is_some()));
+        assert!(woken.times.load(Ordering::SeqCst) >= CLIENTS);
+        assert_eq!(
+            woken.late.load(Ordering::SeqCst),
+            0,
+            "connections that ended after the zxid was there to be told"
+        );
     }
 }
