@@ -10,9 +10,12 @@ use std::time::Duration;
 
 use atoll_db::Engine;
 use atoll_zookeeper::jute::Jute;
-use atoll_zookeeper::jute::codes::OpCode;
-use atoll_zookeeper::jute::records::{ConnectRequest, ConnectResponse, RequestHeader};
-use atoll_zookeeper::jute::request::{Request, SetDataRequest, WatchedRequest};
+use atoll_zookeeper::jute::codes::{CreateMode, OpCode};
+use atoll_zookeeper::jute::records::{Acl, ConnectRequest, ConnectResponse, Id, RequestHeader};
+use atoll_zookeeper::jute::request::{
+    CreateRequest, Request, SetDataRequest, VersionRequest, WatchedRequest,
+};
+use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest};
 use atoll_zookeeper::tree::read;
 use atoll_zookeeper::{Door, Options, ZooKeeper};
 use client::create;
@@ -108,6 +111,38 @@ async fn a_client_that_takes_long_to_read_an_answer_is_not_silent() {
         stream.write_all(&ping).await.unwrap();
         assert!(lives(&engine, session), "its session expired, with {left} bytes to read");
     }
+}
+
+/// Others wait for the room of a large write, so a client must not keep it by not reading what comes before the write's answer.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_gives_back_the_room_of_its_large_writes() {
+    let (door, engine) = door();
+    let (mut slow, _) = client(&door).await;
+    let (mut other, _) = client(&door).await;
+    let acl = || vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];
+    let flags = CreateMode::Persistent.number();
+    for part in 0..20 {
+        let paths: Vec<_> = (0..1_000).map(|n| format!("{LARGE}/{part:010}-{n:010}")).collect();
+        let create = |path| MultiOp::Create(CreateRequest { path, data: None, acl: acl(), flags });
+        let ops = paths.iter().map(|path| create(path.as_str())).collect();
+        slow.write_all(&framed(100 + part, &Request::Multi(MultiRequest { ops }))).await.unwrap();
+        receive(&mut slow).await;
+    }
+    // Another thread makes the long list. Meanwhile the transaction, which takes all of the room, is proposed and applied.
+    let list = Request::GetChildren(WatchedRequest { path: LARGE, watch: false });
+    let mark = CreateRequest { path: "/mark", data: None, acl: acl(), flags };
+    let check = || MultiOp::Check(VersionRequest { path: LARGE, version: -1 });
+    let ops = [MultiOp::Create(mark)].into_iter().chain((0..5_000).map(|_| check())).collect();
+    let both = [framed(200, &list), framed(201, &Request::Multi(MultiRequest { ops }))].concat();
+    slow.write_all(&both).await.unwrap();
+    while read::node(&engine.view(), "/mark").unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let large = Request::SetData(SetDataRequest { path: "/", data: Some(&[1; 4_000]), version: -1 });
+    other.write_all(&framed(300, &large)).await.unwrap();
+    // Well before the session of the first client expires, which ends its connection.
+    let answered = tokio::time::timeout(Duration::from_secs(2), receive(&mut other));
+    answered.await.expect("the other client's large write is answered");
 }
 
 /// Otherwise it would keep its place among the connections of its address.

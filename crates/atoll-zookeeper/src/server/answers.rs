@@ -11,7 +11,7 @@ use super::connection::{Connection, MAX_UNSENT_BYTES};
 use super::figures::Refusal;
 use super::frame;
 use super::handshake::Ended;
-use super::pending::{Pending, Ready};
+use super::pending::{Pending, Ready, Settled};
 use super::room;
 use super::walk::Listed;
 use crate::jute::Jute;
@@ -57,20 +57,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Poll::Ready(Some(ready)) = self.pending.poll_first(cx) else { break };
             let had = self.out.len();
             match ready? {
-                Ready::Answer { xid, answer, at, room } => {
+                Ready::Answer { xid, answer, proposed } => {
                     let err = frame::head(&answer).err;
                     if err == ErrorCode::SessionMoved.number() || err == ErrorCode::SessionExpired.number() {
                         return Err(Ended::Here(End::SessionMoved));
                     }
-                    if err == ErrorCode::QuotaExceeded.number() {
-                        self.shared.figures.refuse(Refusal::Quota);
+                    if let Some(settled) = proposed {
+                        self.settled(settled);
                     }
-                    let took = at.map_or(Duration::ZERO, |at| at.elapsed());
-                    self.shared.window.answered(took);
-                    if let Some(room) = room {
-                        room::rest(room, took.max(self.shared.cluster.longest_apply_delay()));
-                    }
-                    self.shared.figures.write_us.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
                     self.after_write();
                     self.zxid = self.zxid.max(frame::head(&answer).zxid);
                     frame::answer(&mut self.out, xid, self.zxid, &answer);
@@ -118,6 +112,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.turn.did(self.out.len().saturating_sub(had));
         }
         Ok(())
+    }
+
+    /// Releases what the writes held that were applied behind a request that cannot be answered yet.
+    pub(super) fn settle_writes(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        while let Some(settled) = self.pending.settle_writes(cx) {
+            self.settled(settled?);
+        }
+        // A write for which this connection has room, but which it may not take before the client has read more.
+        if self.out.len() >= MAX_UNSENT_BYTES {
+            self.room = None;
+        }
+        Ok(())
+    }
+
+    /// Counts a write that was applied or refused, and releases the room of a large one.
+    fn settled(&mut self, settled: Settled) {
+        if settled.above_quota {
+            self.shared.figures.refuse(Refusal::Quota);
+        }
+        let took = settled.at.elapsed();
+        self.shared.window.answered(took);
+        if let Some(room) = settled.room {
+            room::rest(room, took.max(self.shared.cluster.longest_apply_delay()));
+        }
+        self.shared.figures.write_us.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
     /// Call this after a write was applied. Its events go out before its reply, and later reads of this session see it

@@ -88,7 +88,7 @@ pub(crate) struct Connection<S> {
     /// Completes when the write that could not be proposed may be retried.
     busy: Option<Busy>,
     /// Room for that write, once it was obtained.
-    room: Option<OwnedSemaphorePermit>,
+    pub(super) room: Option<OwnedSemaphorePermit>,
     /// The subtree that a write would make every node count, and whether it is small enough.
     counted: Option<(String, bool)>,
     /// The permit for a large reply that is being sent, and the client's deadline for reading it.
@@ -199,7 +199,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
                 return Poll::Ready(Err(Ended::Here(end)));
             }
-            if let Err(ended) = self.advance(cx) {
+            let advanced = self.advance(cx).and_then(|()| self.settle_writes(cx));
+            if let Err(ended) = advanced {
                 self.said.get_or_insert(Err(ended));
             }
             // A client that does not read its replies does not count as waiting: it delays the answers to its other requests

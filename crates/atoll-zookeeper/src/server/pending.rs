@@ -12,11 +12,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::frame;
 use super::handshake::Ended;
 use super::order::{Touched, shows, touched};
 use super::walk::{Elsewhere, Listed};
 use super::watching::{Again, NewWatch};
-use crate::jute::codes::OpCode;
+use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::RequestHeader;
 use crate::jute::{Jute, Reader};
 use crate::mutants;
@@ -27,6 +28,8 @@ pub(crate) enum Pending {
     Held(Bytes),
     /// A write that waits until it is applied. A large one holds its room in the log until then.
     Write { xid: i32, at: Instant, proposed: Proposed, room: Option<OwnedSemaphorePermit> },
+    /// A write that was applied before its turn to be answered: its answer.
+    Applied { xid: i32, answer: Bytes },
     /// A CloseSession that waits until it is applied.
     Close { xid: i32, proposed: Proposed },
     /// A sync that waits until this node has applied everything that was acknowledged to any client before it.
@@ -54,8 +57,8 @@ pub(crate) enum Wait {
 
 /// What the connection must do for the first request.
 pub(crate) enum Ready {
-    /// Send this answer: the command was applied or refused. A large write gives its room back.
-    Answer { xid: i32, answer: Bytes, at: Option<Instant>, room: Option<OwnedSemaphorePermit> },
+    /// Send this answer: the command was applied or refused. The proposal is there unless [`Queue::settle_writes`] returned it before.
+    Answer { xid: i32, answer: Bytes, proposed: Option<Settled> },
     /// Send this answer: the session has ended.
     Closed { xid: i32, answer: Bytes },
     /// Answer the sync: this node has applied what it had to.
@@ -70,6 +73,16 @@ pub(crate) enum Ready {
     Watches(Again),
     /// Send this complete reply, which was read from an earlier view. The watch goes if it reports an error.
     Listed(Listed, Option<NewWatch>),
+}
+
+/// A write whose command was applied or refused.
+pub(crate) struct Settled {
+    /// When it was proposed.
+    pub(crate) at: Instant,
+    /// What a large write held meanwhile.
+    pub(crate) room: Option<OwnedSemaphorePermit>,
+    /// Whether it was refused because of a quota.
+    pub(crate) above_quota: bool,
 }
 
 /// Returns the operation and the body of a frame.
@@ -96,6 +109,7 @@ impl Pending {
             | Pending::View { frame, .. }
             | Pending::LookUp { frame, .. } => frame.len(),
             Pending::Reply(reply) => reply.len(),
+            Pending::Applied { answer, .. } => answer.len(),
             Pending::Watches { again, .. } => again.bytes(),
             _ => 0,
         }
@@ -105,10 +119,13 @@ impl Pending {
         Poll::Ready(Ok(match self {
             // The owner releases it.
             Pending::Held(_) => return Poll::Pending,
-            Pending::Write { xid, at, proposed, room } => {
-                let applied = ready!(Pin::new(proposed).poll(cx))??;
-                let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
-                Ready::Answer { xid: *xid, answer, at: Some(*at), room: room.take() }
+            Pending::Write { xid, .. } => {
+                let xid = *xid;
+                let (answer, settled) = ready!(self.poll_write(cx))?;
+                Ready::Answer { xid, answer, proposed: Some(settled) }
+            }
+            Pending::Applied { xid, answer } => {
+                Ready::Answer { xid: *xid, answer: std::mem::take(answer), proposed: None }
             }
             Pending::Close { xid, proposed } => {
                 let applied = ready!(Pin::new(proposed).poll(cx))??;
@@ -142,6 +159,17 @@ impl Pending {
             Pending::Elsewhere { read, watch } => Ready::Listed(ready!(read.poll(cx))?, watch.take()),
             Pending::Reply(reply) => Ready::Reply(std::mem::take(reply)),
         }))
+    }
+}
+
+impl Pending {
+    /// Polls a write that waits until it is applied. Anything else is never ready.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Bytes, Settled), Ended>> {
+        let Pending::Write { at, proposed, room, .. } = self else { return Poll::Pending };
+        let applied = ready!(Pin::new(proposed).poll(cx))??;
+        let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
+        let above_quota = frame::head(&answer).err == ErrorCode::QuotaExceeded.number();
+        Poll::Ready(Ok((answer, Settled { at: *at, room: room.take(), above_quota })))
     }
 }
 
@@ -182,6 +210,23 @@ impl Queue {
         let (op, body) = parts(frame);
         let write = op.map_or(Touched::Everything, |op| touched(op, body));
         (!self.is_shown(write, place)).then(|| (place, frame.clone()))
+    }
+
+    /// Returns the next write that was applied although an earlier request is unanswered, and keeps its answer. Other clients wait for
+    /// what a large write holds, so it must not hold it until this client has read the replies that come first.
+    pub(crate) fn settle_writes(&mut self, cx: &mut Context<'_>) -> Option<Result<Settled, Ended>> {
+        // Writes are applied in order, so those behind the first unsettled one are not settled either.
+        let write = self.queue.iter_mut().find(|pending| matches!(pending, Pending::Write { .. }))?;
+        let Poll::Ready(done) = write.poll_write(cx) else { return None };
+        let (answer, settled) = match done {
+            Ok(done) => done,
+            Err(ended) => return Some(Err(ended)),
+        };
+        if let Pending::Write { xid, .. } = write {
+            self.bytes += answer.len();
+            *write = Pending::Applied { xid: *xid, answer };
+        }
+        Some(Ok(settled))
     }
 
     /// Replaces the held-back write at `place` by what it waits for next.
