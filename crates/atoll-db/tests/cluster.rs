@@ -195,6 +195,39 @@ fn what_is_refused_waits_for_room_for_all_of_it() {
     assert!(engine.propose(large).is_ok());
 }
 
+/// A session that wrote one thing after another relies on it: what it wrote later is there only if what it wrote before is.
+#[test]
+fn after_a_failed_append_nothing_is_applied_that_was_proposed_behind_it() {
+    let mut world = World::new(14);
+    world.driver.run_for(Duration::from_secs(1));
+    world.servers.faults(|f| f.append_full = 1_000);
+    let engine = world.nodes[0].engine.clone();
+    let known = engine.losses();
+    // More than the entries in flight take.
+    let propose = |n| engine.propose(add(&format!("k{n:03}"), 1)).unwrap();
+    let mut tickets: Vec<_> = (0..200).map(propose).collect();
+    let first = loop {
+        world.driver.run_for(Duration::from_micros(20));
+        if let Some(first) = tickets[0].try_take() {
+            break first.unwrap();
+        }
+    };
+    assert!(first.unwrap_err().did_not_happen());
+    world.servers.faults(|f| f.append_full = 0);
+    // This caller does not know of it yet.
+    let mut late = engine.propose_behind(known, add("k999", 1)).unwrap();
+    assert!(matches!(late.try_take(), Some(Ok(Err(ProposeError::Refused)))));
+    world.driver.run_for(Duration::from_secs(5));
+    for ticket in &mut tickets[1..] {
+        assert!(ticket.try_take().unwrap().unwrap().unwrap_err().did_not_happen());
+    }
+    assert_eq!(engine.view().get(b"k199").unwrap(), None);
+    let mut next = engine.propose_behind(engine.losses(), add("k999", 1)).unwrap();
+    world.driver.run_for(Duration::from_secs(1));
+    assert!(next.try_take().unwrap().unwrap().is_ok());
+    assert_eq!(world.nodes[0].db.health().waiting_commands, 0);
+}
+
 /// A clock that is far ahead does not advance the log's time. The other nodes continue to propose, and the node itself proposes
 /// again once its clock is correct (X29).
 #[test]

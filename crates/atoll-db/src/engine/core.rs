@@ -29,6 +29,8 @@ pub(crate) struct Proposal {
     pub(crate) app: AppId,
     pub(crate) version: u8,
     pub(crate) command: Bytes,
+    /// The number of losses that its caller knows of, if the command must not be applied without the caller's earlier ones.
+    pub(crate) losses: Option<u64>,
 }
 
 /// Appends commands to the log and finds its tail.
@@ -39,6 +41,8 @@ pub(crate) trait Path: Send + Sync {
     fn known_tail(&self) -> LogPos;
     /// Called when every replica has refused an entry of this node. They will also refuse all later entries of the same lane.
     fn refused(&self, op: OpId);
+    /// Returns how many times commands of this node were lost.
+    fn losses(&self) -> u64;
 }
 
 pub(crate) type Caller = Completer<Result<Applied, ProposeError>>;
@@ -173,6 +177,10 @@ impl Core {
             return Ok(Ticket::ready(Err(ProposeError::Stalled(at))));
         }
         self.path.propose(self, proposal)
+    }
+
+    pub(crate) fn losses(&self) -> u64 {
+        self.path.losses()
     }
 
     pub(crate) fn barrier(self: &Arc<Self>) -> Ticket<Result<LogPos, BarrierError>> {

@@ -120,11 +120,30 @@ impl<A: Application> Engine<A> {
     /// # Errors
     /// As for [`Engine::propose`].
     pub fn propose_at(&self, level: Level, command: Bytes) -> Result<Proposed, Busy> {
+        self.propose_command(level, command, None)
+    }
+
+    /// Like [`Engine::propose`], for a caller that has proposed commands whose outcomes it does not know yet, and without which this one
+    /// must not be applied. `losses` is what [`Engine::losses`] returned before the first of them. If commands were lost since then, this
+    /// one is refused, even if they were not the caller's.
+    ///
+    /// # Errors
+    /// As for [`Engine::propose`].
+    pub fn propose_behind(&self, losses: u64, command: Bytes) -> Result<Proposed, Busy> {
+        self.propose_command(self.level(), command, Some(losses))
+    }
+
+    fn propose_command(&self, level: Level, command: Bytes, losses: Option<u64>) -> Result<Proposed, Busy> {
         if command.len() > crate::entry::MAX_COMMAND_BYTES {
             return Ok(Ticket::ready(Err(ProposeError::TooLarge { bytes: command.len() })));
         }
         let version = A::version_at(level);
-        self.core.propose(Proposal { app: A::ID, version, command })
+        self.core.propose(Proposal { app: A::ID, version, command, losses })
+    }
+
+    /// Returns how many times commands of this node were lost since it started, because an append failed.
+    pub fn losses(&self) -> u64 {
+        self.core.losses()
     }
 
     /// Completes when there is room for the refused command, or when it would be refused for another reason. Another caller may

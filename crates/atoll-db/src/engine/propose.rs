@@ -35,6 +35,8 @@ struct Queue {
     waker: Option<Waker>,
     /// The client id whose entries are refused. The sender must continue under a new one.
     refused: Option<ClientId>,
+    /// How many times commands were lost. It rises before the sender continues under a new client id.
+    losses: u64,
 }
 
 #[derive(Default)]
@@ -133,10 +135,16 @@ impl Path for LogPath {
         if let Some(halt) = core.halted() {
             return Ok(Ticket::ready(Err(ProposeError::Stopped(halt))));
         }
-        core.reserve(proposal.command.len())?;
+        let bytes = proposal.command.len();
+        core.reserve(bytes)?;
         let (caller, wait) = ticket();
         let waker = {
             let mut queue = lock(&self.0.queue);
+            if proposal.losses.is_some_and(|known| known != queue.losses) {
+                drop(queue);
+                core.release(1, bytes);
+                return Ok(Ticket::ready(Err(ProposeError::Refused)));
+            }
             queue.waiting.push_back((proposal, caller));
             queue.waker.take()
         };
@@ -166,6 +174,10 @@ impl Path for LogPath {
 
     fn refused(&self, op: OpId) {
         lock(&self.0.queue).refused = Some(op.client);
+    }
+
+    fn losses(&self) -> u64 {
+        lock(&self.0.queue).losses
     }
 }
 
@@ -212,6 +224,18 @@ impl Sender {
         self.since = self.core.published().below;
     }
 
+    /// Continues under a new client id, because an entry of the present one is lost. The commands that wait were proposed before their
+    /// callers could know of that, and must not be applied without the lost ones.
+    fn continue_after_loss(&mut self) {
+        self.begin_anew();
+        let waiting = {
+            let mut queue = lock(&self.to.queue);
+            queue.losses += 1;
+            std::mem::take(&mut queue.waiting)
+        };
+        self.answer(waiting, &ProposeError::Refused);
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.settle(cx);
@@ -242,7 +266,7 @@ impl Sender {
     /// end.
     fn give_up(&mut self, op: OpId, failed: LogAppendError) {
         if op.client == self.client {
-            self.begin_anew();
+            self.continue_after_loss();
         }
         let error = match failed {
             LogAppendError::NotAppended(why) => ProposeError::NotProposed(why),
@@ -325,6 +349,11 @@ impl Sender {
             queue.waker = Some(cx.waker().clone());
             std::mem::take(&mut queue.waiting)
         };
+        self.answer(refused, why);
+    }
+
+    /// Answers commands that were taken from the queue. They did not happen.
+    fn answer(&self, refused: VecDeque<(Proposal, Caller)>, why: &ProposeError) {
         self.core.release(refused.len(), refused.iter().map(|(proposal, _)| proposal.command.len()).sum());
         for (_, caller) in refused {
             caller.complete(Err(why.clone()));
@@ -333,6 +362,10 @@ impl Sender {
 
     /// Builds an entry from the waiting commands, up to the size limits of an entry. Returns None if nothing can be proposed now.
     fn next_entry(&mut self, cx: &mut Context<'_>) -> Option<(OpId, Bytes)> {
+        if lock(&self.to.queue).refused.take() == Some(self.client) {
+            hit("db.propose.refused");
+            self.continue_after_loss();
+        }
         if !self.is_asked(cx) {
             return None;
         }
@@ -344,7 +377,7 @@ impl Sender {
         let options = &self.to.options;
         let mut taken = Vec::new();
         let mut size = 0;
-        let refused = {
+        {
             let mut queue = lock(&self.to.queue);
             while let Some((proposal, _)) = queue.waiting.front() {
                 let more = EntryBuilder::size_of(&proposal.command);
@@ -355,11 +388,6 @@ impl Sender {
                 size += more;
                 taken.extend(queue.waiting.pop_front());
             }
-            queue.refused.take()
-        };
-        if refused == Some(self.client) {
-            hit("db.propose.refused");
-            self.begin_anew();
         }
         self.last_seq += 1;
         let op = OpId { client: self.client, seq: self.last_seq };

@@ -324,6 +324,11 @@ impl MemoryLoglet {
             self.at.step().await;
             return refused;
         }
+        if self.at.chance(|f| f.append_full) {
+            let refused = self.fails(AppendError::NotAppended(Unavailability::DiskFull));
+            self.at.step().await;
+            return refused;
+        }
         let lost = self.at.chance(|f| f.append_unknown);
         if lost && self.at.env.random().is_multiple_of(2) {
             let refused = self.fails(AppendError::Unknown(Unavailability::NoSequencer));

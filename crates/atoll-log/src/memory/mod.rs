@@ -31,6 +31,8 @@ pub struct Faults {
     pub append_unknown: u64,
     /// Chance that an append is refused as busy.
     pub append_busy: u64,
+    /// Chance that an append is refused because the disks are full.
+    pub append_full: u64,
     /// Chance that an append of a client that was seen before is answered as forgotten.
     pub append_forgotten: u64,
     /// Chance that another operation of a Loglet gets no answer.
@@ -54,6 +56,7 @@ impl Default for Faults {
             max_delay: Duration::from_micros(500),
             append_unknown: 0,
             append_busy: 0,
+            append_full: 0,
             append_forgotten: 0,
             unavailable: 0,
             register_unknown: 0,

@@ -67,6 +67,8 @@ pub(crate) struct Connection<S> {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) out: Vec<u8>,
     pub(crate) pending: Queue,
+    /// The losses of the engine when no request was unanswered the last time.
+    pub(super) losses: u64,
     pub(crate) figures: Arc<ConnectionFigures>,
     /// The zxid that replies report. Events of all changes up to it are sent before the reply, because a client that moves to
     /// another node presents this zxid there and is notified only of later changes. It never decreases: clients keep the zxid of
@@ -133,6 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             outbox,
             out,
             pending: Queue::default(),
+            losses: 0,
             figures,
             zxid: 0,
             view: None,

@@ -148,13 +148,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if command.len() > MAX_COMMAND_BYTES {
             return Err(ErrorCode::BadArguments);
         }
-        Ok(self.shared.engine.propose(command.into()))
+        Ok(self.propose_behind(command))
     }
 
     /// Proposes the end of the session. Returns `Busy` if the log's queue has no room.
     pub(crate) fn propose_close(&mut self) -> Result<Proposed, Busy> {
         let command = super::housekeeping::end_of(&self.shared, self.session, self.moves, true);
-        self.shared.engine.propose(command.to_bytes().into())
+        self.propose_behind(command.to_bytes())
+    }
+
+    /// Proposes a command that is applied only if the earlier ones of this connection are, as ZooKeeper's clients expect.
+    fn propose_behind(&mut self, command: Vec<u8>) -> Result<Proposed, Busy> {
+        if self.pending.is_empty() {
+            self.losses = self.shared.engine.losses();
+        }
+        self.shared.engine.propose_behind(self.losses, command.into())
     }
 
     /// Handles an authentication. A failed one ends the connection, as clients expect.
