@@ -1,8 +1,8 @@
 //! The acceptor (§3): promises and votes of every register of a group. All of them are in memory, and an answer leaves only after every
 //! change that it shows is journaled (§8, X1).
 //!
-//! Limits: [`MAX_NAME_BYTES`] for a name, a capacity for all registers together, and two groups (one that hands over, and one that is
-//! being filled).
+//! Limits: [`MAX_NAME_BYTES`] for a name, a capacity for the registers of a group, and two groups (one that hands over, and one that is
+//! being filled). What a hand-over sends is exempt from the capacity: a group that is too full can only be replaced by a hand-over.
 
 use std::collections::BTreeMap;
 
@@ -25,11 +25,12 @@ use super::message::{
     Address, DoneReply, Fact, Fence, Install, List, Mode, Open, Prep, PrepAnswer, PrepReply, Reject, Status,
     StatusReply, Write, WriteAnswer, WriteReply,
 };
+use super::registers::ROOT;
 
-/// Default capacity for all registers of an acceptor, in bytes.
+/// Default capacity for the registers of a group at one acceptor, in bytes.
 pub const DEFAULT_CAPACITY_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes that a register takes in addition to its name and state, for its ballots.
-pub(super) const SLOT_BYTES: usize = 128;
+const SLOT_BYTES: usize = 128;
 
 /// One register.
 #[derive(Debug, Default)]
@@ -61,13 +62,15 @@ pub(super) struct Group {
     /// The last fact about the group itself.
     pub(super) lsn: Lsn,
     pub(super) slots: BTreeMap<String, Slot>,
+    /// Names, states and ballots of the slots, in bytes.
+    pub(super) bytes: usize,
 }
 
 impl Group {
     pub(super) fn new(config: GroupConfig, open: bool) -> Self {
         let mark = config.mark();
         let slots = BTreeMap::new();
-        Group { config, mark, open, fenced: None, journaled: false, lsn: Lsn::NONE, slots }
+        Group { config, mark, open, fenced: None, journaled: false, lsn: Lsn::NONE, slots, bytes: 0 }
     }
 
     /// Returns the rejection of a fenced acceptor for a register that it never voted for. If a majority is fenced and no acceptor in it
@@ -92,7 +95,7 @@ pub struct Acceptor {
     pub(super) serving: Option<GroupConfig>,
     pub(super) serving_lsn: Lsn,
     pub(super) known: KnownGroup,
-    pub(super) bytes: usize,
+    /// For each group. Two groups do not share it: otherwise, two groups that are more than half full could not replace each other.
     capacity_bytes: usize,
     /// A checkpoint under construction.
     pub(super) walk: Option<Walk>,
@@ -112,15 +115,15 @@ impl Acceptor {
             serving: None,
             serving_lsn: Lsn::NONE,
             known: KnownGroup::default(),
-            bytes: 0,
             capacity_bytes: DEFAULT_CAPACITY_BYTES,
             walk: None,
             space: Space::Plenty,
         }
     }
 
-    /// Sets the capacity for all registers together, in bytes of names and states. Too small: new registers and longer values are refused.
-    /// Too large: a checkpoint holds a second copy of everything in memory.
+    /// Sets the capacity for the registers of a group, in bytes of names and states. Too small: new registers and longer values are
+    /// refused. Too large: during a hand-over, an acceptor of both groups holds everything twice, and a checkpoint holds one more copy
+    /// in memory.
     #[must_use]
     pub fn with_capacity_bytes(mut self, capacity_bytes: usize) -> Self {
         self.capacity_bytes = capacity_bytes;
@@ -196,7 +199,7 @@ impl Acceptor {
     }
 
     fn try_prep(&mut self, m: &Prep, out: &mut Effects) -> Result<(PrepReply, Lsn), Reject> {
-        let room = self.bytes + m.name.len() + SLOT_BYTES <= self.capacity_bytes;
+        let capacity_bytes = self.capacity_bytes;
         let group = self.route(&m.to)?;
         if m.name.len() > MAX_NAME_BYTES {
             return Err(Reject::Invalid {});
@@ -240,7 +243,9 @@ impl Acceptor {
                 }
             }
         };
-        if !group.slots.contains_key(&m.name) && !room {
+        // A mover prepares only registers that an acceptor of the group has voted for, and the root register of each group is written once.
+        let exempt = m.moving || m.name == ROOT || group.slots.contains_key(&m.name);
+        if !exempt && group.bytes + m.name.len() + SLOT_BYTES > capacity_bytes {
             return Err(Reject::Full {});
         }
         let fact = Fact::Promised { epoch: m.to.epoch, name: m.name.clone(), ballot };
@@ -253,6 +258,11 @@ impl Acceptor {
         Ok((ack(slot, Some(ballot)), lsn))
     }
 
+    /// Returns how many bytes the registers of all groups take here.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.groups.values().map(|g| g.bytes).sum()
+    }
+
     pub(super) fn slot(&mut self, epoch: u64, name: &str) -> Option<&mut Slot> {
         self.groups.get_mut(&epoch)?.slots.get_mut(name)
     }
@@ -261,7 +271,7 @@ impl Acceptor {
     pub(super) fn promised(&mut self, epoch: u64, name: &str, ballot: Ballot, lsn: Lsn) {
         let Some(group) = self.groups.get_mut(&epoch) else { return };
         if !group.slots.contains_key(name) {
-            self.bytes += name.len() + SLOT_BYTES;
+            group.bytes += name.len() + SLOT_BYTES;
             group.slots.insert(name.to_owned(), Slot::default());
         }
         let Some(slot) = group.slots.get_mut(name) else { return };
@@ -281,7 +291,6 @@ impl Acceptor {
     }
 
     fn try_write(&mut self, m: &Write, out: &mut Effects) -> Result<(WriteAnswer, Lsn), Reject> {
-        let held_bytes = self.bytes;
         let capacity_bytes = self.capacity_bytes;
         let group = self.route(&m.to)?;
         if m.name.len() > MAX_NAME_BYTES || m.ballot.n == 0 || m.ballot.n > MAX_ROUND {
@@ -317,8 +326,10 @@ impl Acceptor {
         if m.ballot > slot.promised {
             hit("rmw.acceptor.laggard_write");
         }
-        // Final values are exempt, because a group that is too full can only be replaced by a hand-over.
-        if !m.last && held_bytes + new_bytes + m.state.len() - slot.state.len() > capacity_bytes {
+        // Final values are exempt, see the module documentation. A hand-over may therefore leave a group above its capacity, so a state
+        // that is not longer than the last one is accepted, too.
+        let bytes = group.bytes + new_bytes + m.state.len() - slot.state.len();
+        if !m.last && bytes > capacity_bytes.max(group.bytes) {
             return Err(Reject::Full {});
         }
         // The message pins its whole read buffer, so copy the bytes that are kept (X13).
@@ -347,7 +358,7 @@ impl Acceptor {
             return;
         }
         let before = (slot.promised, slot.voted);
-        self.bytes = self.bytes + state.len() - slot.state.len();
+        group.bytes = group.bytes + state.len() - slot.state.len();
         slot.voted = ballot;
         slot.last = last;
         slot.state = state;
@@ -427,7 +438,7 @@ impl Role for Acceptor {
         let registers: usize = self.groups.values().map(|g| g.slots.len()).sum();
         let epoch = self.serving.as_ref().map_or(0, |g| g.epoch);
         out.push(Measure { name: "registers", label: None, value: registers as f64 });
-        out.push(Measure { name: "registers_held_bytes", label: None, value: self.bytes as f64 });
+        out.push(Measure { name: "registers_held_bytes", label: None, value: self.held_bytes() as f64 });
         out.push(Measure { name: "registers_group_epoch", label: None, value: epoch as f64 });
     }
 }

@@ -47,7 +47,7 @@ impl Acceptor {
 
     fn begin_walk(&self, shape: Shape) -> Walk {
         let slots: usize = self.groups.values().map(|g| g.slots.len()).sum();
-        let mut out = BytesMut::with_capacity(self.bytes + USUAL_SLOT_BYTES * slots + 64);
+        let mut out = BytesMut::with_capacity(self.held_bytes() + USUAL_SLOT_BYTES * slots + 64);
         IMAGE_FORMAT.encode(&mut out);
         self.serving.encode(&mut out);
         let groups = OpenList::begin(&mut out);

@@ -160,14 +160,7 @@ impl Acceptor {
 
     fn opened(&mut self, config: GroupConfig, lsn: Lsn) {
         let epoch = config.epoch;
-        let over: Vec<u64> = self.groups.range(..epoch).map(|(e, _)| *e).collect();
-        for old in over.iter().filter_map(|e| self.groups.remove(e)) {
-            self.bytes -= old
-                .slots
-                .iter()
-                .map(|(n, s)| n.len() + super::acceptor::SLOT_BYTES + s.state.len())
-                .sum::<usize>();
-        }
+        self.groups.retain(|e, _| *e >= epoch);
         if config.contains(self.node, self.storage) {
             let group = self.groups.entry(epoch).or_insert_with(|| Group::new(config.clone(), true));
             group.open = true;

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_contract::{Nonce, Registers, Version, Written};
+use atoll_contract::register::Unavailability;
+use atoll_contract::{Nonce, RegisterError, Registers, Version, Written};
 use atoll_core::NodeId;
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_rmwpaxos::{GroupConfig, HandOverError, Member};
@@ -102,6 +103,71 @@ fn thousands_of_registers_are_listed_and_moved_in_pages() {
     let r = world.registers(3);
     let read = world.run_on(3, async move { r.register("log/2299").read().await }).unwrap().unwrap();
     assert_eq!((read.version, read.value), (Version(1), Bytes::from("2299")));
+}
+
+/// Writes a register for the first time, with a state of about `bytes`. Returns whether there was room.
+fn fill(world: &mut World, history: &Shared, node: u32, name: &str, bytes: usize) -> bool {
+    let (r, h, nonce) = (world.registers(node), history.clone(), u128::from(world.rng.next()) << 32 | 1);
+    let value = Bytes::from(vec![b'v'; bytes]);
+    match world.run_on(node, clients::write(r, h, name.to_owned(), 0, value, nonce)).unwrap() {
+        Ok(Written::Yes(_)) => true,
+        Err(
+            RegisterError::NotWritten(Unavailability::DiskFull)
+            | RegisterError::Unknown(Unavailability::DiskFull),
+        ) => false,
+        other => panic!("write of {name}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_full_group_hands_over() {
+    let mut world = World::new(8, 4, &[1, 2, 3]);
+    world.capacity_bytes = 5_000;
+    world.options.deadline = Duration::from_millis(200);
+    world.options.hand_over_deadline = Duration::from_secs(2);
+    world.start_all();
+    let history = Shared::default();
+    let names: Vec<String> = (0..100).map(|n| format!("log/{n:02}")).collect();
+    let held = names.iter().position(|name| !fill(&mut world, &history, 1, name, 200)).unwrap();
+    // Then not even the root register has room.
+    let _ = ["x", "y", "z"].iter().position(|name| !fill(&mut world, &history, 1, name, 0)).unwrap();
+    for (epoch, group) in [(2, vec![2, 3, 4]), (3, vec![1, 3, 4])] {
+        assert_eq!(hand_over(&mut world, 1, members(&group)).unwrap().epoch, epoch);
+        for name in &names[..held] {
+            assert_eq!(read(&mut world, &history, 2, name), Some(1), "{name} in epoch {epoch}");
+        }
+        // It is still full.
+        assert!(!fill(&mut world, &history, 3, "more", 200));
+    }
+    sound(&mut world, &history);
+}
+
+#[test]
+fn a_lost_disk_is_replaced_although_two_groups_exceed_the_capacity_and_one_member_lags() {
+    let mut world = World::new(9, 3, &[1, 2, 3]);
+    world.capacity_bytes = 8_000;
+    world.options.hand_over_deadline = Duration::from_secs(2);
+    world.start_all();
+    let history = Shared::default();
+    for n in 0..30 {
+        assert!(fill(&mut world, &history, 1, &format!("log/{n:02}"), 20));
+    }
+    // Node 2 does not hear of the last register. A mover moves 16 at the same time, so some of the others are installed before this one.
+    world.cut.insert((NodeId(1), NodeId(2)));
+    assert!(fill(&mut world, &history, 1, "log/z", 20));
+    world.cut.clear();
+    world.wipe(NodeId(3));
+    world.start(NodeId(3));
+    let fresh = Member { node: NodeId(3), storage: storage_of(3, 1) };
+    // Node 2 has written nothing, so it must prepare every register.
+    let now = hand_over(&mut world, 2, vec![member(1), member(2), fresh]).unwrap();
+    assert_eq!(now.epoch, 2);
+    world.crash(NodeId(1));
+    for name in ["log/00", "log/29", "log/z"] {
+        assert_eq!(read(&mut world, &history, 2, name), Some(1), "{name}");
+        write(&mut world, &history, 3, name, 1);
+    }
+    sound(&mut world, &history);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use atoll_core::{
     Checkpoint, Class, Env, Envelope, Incarnation, JournalBatch, Link, Loc, Lsn, NodeCore, NodeId, Outgoing,
     Outputs, Record, StorageId, Stored, Tick,
 };
-use atoll_rmwpaxos::{Acceptor, GroupConfig, Member, Options, RmwRegisters};
+use atoll_rmwpaxos::{Acceptor, DEFAULT_CAPACITY_BYTES, GroupConfig, Member, Options, RmwRegisters};
 
 use super::Rng;
 use super::oracle::Protocol;
@@ -64,6 +64,8 @@ pub struct World {
     pub nodes: BTreeMap<NodeId, Node>,
     pub faults: Faults,
     pub options: Options,
+    /// The capacity of the acceptors of nodes that start from now on.
+    pub capacity_bytes: usize,
     pub initial: GroupConfig,
     /// Links that are cut, each in one direction.
     pub cut: BTreeSet<(NodeId, NodeId)>,
@@ -110,6 +112,7 @@ impl World {
             nodes: (1..=nodes).map(|n| (NodeId(n), node(n))).collect(),
             faults: Faults::NONE,
             options: Options::default(),
+            capacity_bytes: DEFAULT_CAPACITY_BYTES,
             initial: GroupConfig::new(1, members(group)).unwrap(),
             cut: BTreeSet::new(),
             oracle: Protocol::default(),
@@ -139,7 +142,8 @@ impl World {
         node.lives += 1;
         let incarnation = Incarnation(u64::from(id.0) << 32 | node.lives);
         let mut core = NodeCore::new(id, incarnation, seed);
-        let acceptor = Acceptor::new(id, node.storage, Some(initial.clone()));
+        let acceptor =
+            Acceptor::new(id, node.storage, Some(initial.clone())).with_capacity_bytes(self.capacity_bytes);
         let known = acceptor.known_group();
         core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
         if let Some(checkpoint) = node.disk.checkpoint.clone() {
