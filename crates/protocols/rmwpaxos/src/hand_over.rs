@@ -60,7 +60,6 @@ pub(super) async fn hand_over(
     shared: &Arc<Shared>,
     members: Vec<Member>,
 ) -> Result<GroupConfig, HandOverError> {
-    let deadline = shared.env.now().after(shared.options.hand_over_deadline);
     GroupConfig::new(1, members.clone())?;
     // A hand-over may already be in progress, or this node may know only an old group.
     let old = resume(shared).await?;
@@ -71,14 +70,14 @@ pub(super) async fn hand_over(
     // rmw-H0
     is_there(shared, &next).await?;
     // rmw-H1
-    let chosen = match make_final(shared, ROOT, &old, &next, deadline).await {
+    let chosen = match make_final(shared, ROOT, &old, &next).await {
         Ok(state) => state.moved,
         Err(Stop::Complete) => return Err(HandOverError::Overtaken { now: shared.group() }),
         Err(Stop::Failed(why)) => return Err(HandOverError::Unfinished(why)),
     };
     hit("rmw.move.chosen");
     let Some(chosen) = chosen else { return Err(HandOverError::Unfinished(Unavailability::NoQuorum)) };
-    finish(shared, &old, &chosen, deadline).await?;
+    finish(shared, &old, &chosen).await?;
     if chosen == next { Ok(next) } else { Err(HandOverError::Overtaken { now: shared.group() }) }
 }
 
@@ -109,9 +108,8 @@ async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverErr
 /// Finishes a hand-over that is in progress, if there is one. Returns the group that serves afterwards.
 pub(super) async fn resume(shared: &Arc<Shared>) -> Result<GroupConfig, HandOverError> {
     let proposer = shared.proposer(ROOT).ok_or(HandOverError::Unfinished(Unavailability::Busy))?;
-    let deadline = shared.env.now().after(shared.options.hand_over_deadline);
     // A read never answers from a final state: it makes sure that the next group serves, and reads there.
-    match read::read(shared, &proposer, deadline).await {
+    match read::read(shared, &proposer, shared.step_deadline()).await {
         Ok(_) => Ok(shared.group()),
         Err(Failure::No(why) | Failure::Unknown(why)) => Err(HandOverError::Unfinished(why)),
         Err(Failure::Overtaken) => Err(HandOverError::Unfinished(Unavailability::NoQuorum)),
@@ -129,9 +127,8 @@ pub(super) async fn follow(shared: &Arc<Shared>, old: &GroupConfig, next: &Group
         }
         if shared.group().epoch == old.epoch && shared.env.now() >= patience {
             hit("rmw.move.rolled_forward");
-            let deadline = shared.env.now().after(shared.options.hand_over_deadline);
             // The waiting operation retries.
-            let _ = finish(shared, old, next, deadline).await;
+            let _ = finish(shared, old, next).await;
             return;
         }
         shared.env.sleep(shared.env.jitter(shared.options.back_off)).await;
@@ -149,39 +146,35 @@ pub(super) async fn newest_group(env: &Env, nodes: &[NodeId], until: Tick) -> Op
 }
 
 /// Runs rmw-H2 to rmw-H6. On success, the next group or a later one serves.
-async fn finish(
-    shared: &Arc<Shared>,
-    old: &GroupConfig,
-    next: &GroupConfig,
-    deadline: Tick,
-) -> Result<(), HandOverError> {
-    match steps(shared, old, next, deadline).await {
+async fn finish(shared: &Arc<Shared>, old: &GroupConfig, next: &GroupConfig) -> Result<(), HandOverError> {
+    match steps(shared, old, next).await {
         Ok(()) | Err(Stop::Complete) => Ok(()),
         Err(Stop::Failed(why)) => Err(HandOverError::Unfinished(why)),
     }
 }
 
-async fn steps(
-    shared: &Arc<Shared>,
-    old: &GroupConfig,
-    next: &GroupConfig,
-    deadline: Tick,
-) -> Result<(), Stop> {
-    fence(shared, old, next, deadline).await?;
+/// Each step has a deadline of its own ([`Shared::step_deadline`]): a hand-over may take as long as it has registers to move, but it must
+/// progress.
+async fn steps(shared: &Arc<Shared>, old: &GroupConfig, next: &GroupConfig) -> Result<(), Stop> {
+    fence(shared, old, next).await?;
     hit("rmw.move.fenced");
-    let mut after = None;
+    // What a mover on this node has carried over stays so, see "A mover that gives up" in the documentation of the module.
+    let mut after = shared.carried(old.epoch);
+    if after.is_some() {
+        hit("rmw.move.continued");
+    }
     loop {
-        let page = fenced_page(shared, old, next, after.as_deref(), deadline).await?;
+        let page = fenced_page(shared, old, next, after.as_deref()).await?;
         hit("rmw.move.listed");
         let names: Vec<String> = page.names.into_keys().filter(|n| n != ROOT).collect();
-        carry_all(shared, old, next, names, deadline).await?;
+        carry_all(shared, old, next, names).await?;
         after = page.after;
         if after.is_none() {
             break;
         }
     }
     hit("rmw.move.installed");
-    open(shared, old, next, deadline).await
+    open(shared, old, next).await
 }
 
 /// Returns whether a step of a mover is done after one round. If not, pauses before the next round.
@@ -216,7 +209,8 @@ fn done_by(majority: usize) -> impl FnMut(&Answers<DoneReply>) -> RoundStep {
 }
 
 /// Fences a majority of the old group (rmw-H2).
-async fn fence(shared: &Shared, old: &GroupConfig, next: &GroupConfig, deadline: Tick) -> Result<(), Stop> {
+async fn fence(shared: &Shared, old: &GroupConfig, next: &GroupConfig) -> Result<(), Stop> {
+    let deadline = shared.step_deadline();
     let mut failures = 0;
     loop {
         let result = fence_once(shared, old, next).await;
@@ -243,8 +237,8 @@ async fn fenced_page(
     old: &GroupConfig,
     next: &GroupConfig,
     after: Option<&str>,
-    deadline: Tick,
 ) -> Result<list::Page, Stop> {
+    let deadline = shared.step_deadline();
     let mut failures = 0;
     loop {
         let result = match list::page(shared, old, "", after, true, deadline).await {
@@ -263,38 +257,24 @@ async fn carry_all(
     old: &GroupConfig,
     next: &GroupConfig,
     names: Vec<String>,
-    deadline: Tick,
 ) -> Result<(), Stop> {
-    let mut running: VecDeque<Ticket<Result<(), Stop>>> = VecDeque::new();
-    for name in names {
-        if running.len() >= MOVES_AT_ONCE {
-            join(running.pop_front()).await?;
+    let mut waiting = names.into_iter();
+    let mut running: VecDeque<(String, Ticket<Result<(), Stop>>)> = VecDeque::new();
+    loop {
+        for name in waiting.by_ref().take(MOVES_AT_ONCE - running.len()) {
+            let (s, n, old, next) = (shared.clone(), name.clone(), old.clone(), next.clone());
+            let carry = async move { carry(&s, &n, &old, &next).await };
+            running.push_back((name, shared.env.launch("rmw.move.register", carry)));
         }
-        let (s, old, next) = (shared.clone(), old.clone(), next.clone());
-        let carry = async move { carry(&s, &name, &old, &next, deadline).await };
-        running.push_back(shared.env.launch("rmw.move.register", carry));
-    }
-    while !running.is_empty() {
-        join(running.pop_front()).await?;
-    }
-    Ok(())
-}
-
-async fn join(ticket: Option<Ticket<Result<(), Stop>>>) -> Result<(), Stop> {
-    match ticket {
-        Some(ticket) => ticket.await.unwrap_or(Err(Stop::Failed(Unavailability::Stopping))),
-        None => Ok(()),
+        let Some((name, ticket)) = running.pop_front() else { return Ok(()) };
+        ticket.await.unwrap_or(Err(Stop::Failed(Unavailability::Stopping)))?;
+        // The tickets are in the order of the names, so nothing is left before this one.
+        shared.note_carried(old.epoch, name);
     }
 }
 
-async fn carry(
-    shared: &Arc<Shared>,
-    name: &str,
-    old: &GroupConfig,
-    next: &GroupConfig,
-    deadline: Tick,
-) -> Result<(), Stop> {
-    let state = make_final(shared, name, old, next, deadline).await?;
+async fn carry(shared: &Arc<Shared>, name: &str, old: &GroupConfig, next: &GroupConfig) -> Result<(), Stop> {
+    let state = make_final(shared, name, old, next).await?;
     invariant!(
         state.moved.as_ref() == Some(next),
         "register {name:?} of {old} moved elsewhere than its group"
@@ -304,7 +284,7 @@ async fn carry(
     if state.version == 0 {
         return Ok(());
     }
-    install(shared, name, &RegisterState { moved: None, ..state }, old, next, deadline).await
+    install(shared, name, &RegisterState { moved: None, ..state }, old, next).await
 }
 
 /// Gets the final state of a register chosen, through the single proposer that this node has for it (rmw-H1, rmw-H4).
@@ -313,8 +293,8 @@ async fn make_final(
     name: &str,
     old: &GroupConfig,
     next: &GroupConfig,
-    deadline: Tick,
 ) -> Result<RegisterState, Stop> {
+    let deadline = shared.step_deadline();
     let proposer = shared.proposer(name).ok_or(Stop::Failed(Unavailability::Busy))?;
     loop {
         let command = Command::Move { epoch: old.epoch, next: next.clone() };
@@ -347,7 +327,6 @@ async fn install(
     state: &RegisterState,
     old: &GroupConfig,
     next: &GroupConfig,
-    deadline: Tick,
 ) -> Result<(), Stop> {
     let bytes = state.written();
     let make = |m: &Member| Install {
@@ -356,7 +335,7 @@ async fn install(
         name: name.to_owned(),
         state: bytes.clone(),
     };
-    to_next(shared, old, next, deadline, make).await
+    to_next(shared, old, next, make).await
 }
 
 /// Runs a step on a majority of the next group.
@@ -364,9 +343,9 @@ async fn to_next<R: ForRole<Reply = DoneReply>>(
     shared: &Shared,
     old: &GroupConfig,
     next: &GroupConfig,
-    deadline: Tick,
     make: impl Fn(&Member) -> R,
 ) -> Result<(), Stop> {
+    let deadline = shared.step_deadline();
     let majority = next.majority();
     let mut failures = 0;
     loop {
@@ -383,8 +362,8 @@ async fn to_next<R: ForRole<Reply = DoneReply>>(
 
 /// Opens the next group on a majority of its members (rmw-H6). Acceptors that are only in the old group are also notified. One that is not
 /// reached keeps referring to the next group, register by register.
-async fn open(shared: &Shared, old: &GroupConfig, next: &GroupConfig, deadline: Tick) -> Result<(), Stop> {
-    to_next(shared, old, next, deadline, |m| Open { storage: m.storage, group: next.clone() }).await?;
+async fn open(shared: &Shared, old: &GroupConfig, next: &GroupConfig) -> Result<(), Stop> {
+    to_next(shared, old, next, |m| Open { storage: m.storage, group: next.clone() }).await?;
     hit("rmw.move.opened");
     shared.adopt(next);
     for m in old.members.iter().filter(|m| !next.contains(m.node, m.storage)) {

@@ -89,6 +89,12 @@
 //! fence. That node waits for [`Options::roll_forward_after`] and then performs rmw-H2–rmw-H6 itself; the root register names the next
 //! group. A node that finds an acceptor that does not know yet that its group is open notifies it.
 //!
+//! *A mover that gives up* remembers up to which name it came, and a later attempt on its node continues there. Take a name up to that
+//! one. If the fenced majority of its page did not list it, then nothing is chosen for it in `e`, now or later. If the page listed it, its
+//! final value is chosen, and its copy is durable on a majority of `e + 1` (or it was never written). Neither can change, whatever rival
+//! movers do, and a register that is created after the fence is not in `e` at all. For the same reason, a mover may list each page from
+//! another fenced majority, and at any time.
+//!
 //! *Chains of hand-overs.* Like every register of `e + 1`, its root register is served only after rmw-H6. So the next hand-over begins
 //! only when this one is complete, and an acceptor has at most two groups.
 

@@ -7,7 +7,7 @@ use atoll_contract::register::MAX_VALUE_BYTES;
 use atoll_contract::register::Unavailability;
 use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
 use atoll_core::testing::{hit, mutant};
-use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Pool, Ticket};
+use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Pool, Tick, Ticket};
 use bytes::Bytes;
 
 use crate::mutants;
@@ -50,7 +50,9 @@ pub struct Options {
     pub idle_registers: usize,
     /// How long this node leaves an unfinished hand-over to its mover before finishing it.
     pub roll_forward_after: Duration,
-    /// How long a mover tries a hand-over before it gives up; any node can finish it later.
+    /// How long a mover tries one step of a hand-over before it gives up; any node can finish it later. Fencing, a page of names, a
+    /// register, and opening are steps, so a hand-over of many registers may take much longer. Too short: a mover gives up whenever a
+    /// majority is briefly gone. Too long: its caller waits longer before it decides again.
     pub hand_over_deadline: Duration,
 }
 
@@ -78,6 +80,8 @@ struct Inner {
     pid: ProposerId,
     /// Whether a procedure on this node is following an unfinished hand-over.
     following: bool,
+    /// The epoch of the group that movers on this node last handed over, and the name up to which they have carried its registers.
+    carried: Option<(u64, String)>,
 }
 
 /// State that all registers of a node share.
@@ -130,6 +134,23 @@ impl Shared {
         (!full).then_some(proposer)
     }
 
+    /// Returns until when a mover tries a step that begins now.
+    pub(super) fn step_deadline(&self) -> Tick {
+        self.env.now().after(self.options.hand_over_deadline)
+    }
+
+    /// Returns the name up to which movers on this node have carried all registers of the group of this epoch; None if there is none.
+    pub(super) fn carried(&self, epoch: u64) -> Option<String> {
+        self.inner().carried.as_ref().filter(|(e, _)| *e == epoch).map(|(_, name)| name.clone())
+    }
+
+    /// Records that all registers of this group up to this name are final, and durable on a majority of the next group.
+    pub(super) fn note_carried(&self, epoch: u64, name: String) {
+        let mut inner = self.inner();
+        // Several movers on this node may be at different names, and one that was left behind may still work on an older group.
+        inner.carried = inner.carried.take().max(Some((epoch, name)));
+    }
+
     /// Sleeps for the pause after the n-th failure in a row.
     pub(super) async fn back_off(&self, failures: u32) {
         let pause = self.options.back_off * (1 << failures.saturating_sub(1).min(2));
@@ -172,7 +193,7 @@ impl RmwRegisters {
         let life = if mutant(mutants::RMW_T5) { 1 } else { env.incarnation().0 ^ env.random() };
         let pid = ProposerId { node: env.node(), life: Incarnation(life) };
         let proposers = Pool::new(options.idle_registers);
-        let inner = Mutex::new(Inner { group, proposers, pid, following: false });
+        let inner = Mutex::new(Inner { group, proposers, pid, following: false, carried: None });
         RmwRegisters { shared: Arc::new(Shared { env, options, inner }) }
     }
 
@@ -192,7 +213,8 @@ impl RmwRegisters {
     }
 
     /// Hands all registers over to a group of these members (§9a). On `Ok`, that group serves, durably. The hand-over continues if the
-    /// ticket is dropped. If its node dies, any node that finds the unfinished hand-over finishes it.
+    /// ticket is dropped. If its node dies, any node that finds the unfinished hand-over finishes it. It takes as long as it has
+    /// registers to move, and gives up if a step takes longer than [`Options::hand_over_deadline`].
     pub fn hand_over(&self, members: Vec<Member>) -> Ticket<Result<GroupConfig, HandOverError>> {
         let shared = self.shared.clone();
         self.shared.env.launch("rmw.hand_over", async move { hand_over::hand_over(&shared, members).await })
