@@ -17,12 +17,19 @@ pub struct RosterRow {
     pub draining: bool,
     /// The node is believed to be up. Safety never depends on this belief.
     pub alive: bool,
+    /// Its disk is believed to be closed, hanging or full, although its process may answer. Safety never depends on this belief, either.
+    pub failing: bool,
 }
 
 impl RosterRow {
     /// Whether registers may be placed on this member. It says nothing about whether the member is up.
     pub fn may_hold_registers(&self) -> bool {
         self.meta && !self.draining && self.storage != StorageId(0)
+    }
+
+    /// Whether the member is believed to be up, with a disk that works.
+    pub fn works(&self) -> bool {
+        self.alive && !self.failing
     }
 }
 

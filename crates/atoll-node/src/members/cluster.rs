@@ -44,13 +44,16 @@ impl Cluster for NodeCluster {
     fn roster(&self) -> Roster {
         let table = self.members.table();
         let candidates = self.members.candidates();
-        let is_alive = |node| candidates.iter().any(|c| c.node == node && c.alive);
-        let row = |(node, member): (&NodeId, &super::table::Member)| RosterRow {
-            node: *node,
-            storage: member.storage,
-            meta: member.meta,
-            draining: member.draining,
-            alive: is_alive(*node),
+        let row = |(node, member): (&NodeId, &super::table::Member)| {
+            let seen = candidates.iter().find(|c| c.node == *node);
+            RosterRow {
+                node: *node,
+                storage: member.storage,
+                meta: member.meta,
+                draining: member.draining,
+                alive: seen.is_some_and(|c| c.alive),
+                failing: seen.is_some_and(|c| c.failing),
+            }
         };
         Roster { version: table.version, members: table.nodes.iter().map(row).collect() }
     }
@@ -88,3 +91,7 @@ impl Cluster for NodeCluster {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "cluster_test.rs"]
+mod tests;

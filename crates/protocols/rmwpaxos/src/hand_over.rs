@@ -33,14 +33,14 @@ pub enum HandOverError {
         /// The group that serves now.
         now: GroupConfig,
     },
-    /// Too few of the next group's data directories answered, or one of them is gone. Nothing happened.
-    #[error("{next} cannot take over: {there} of its data directories answer, {lost} are lost")]
+    /// Too few of the next group's data directories can take part, or one of them is gone. Nothing happened.
+    #[error("{next} cannot take over: {there} of its data directories can take part, {lost} are lost")]
     NotThere {
         /// The group that was wanted.
         next: GroupConfig,
-        /// Members whose data directory answered.
+        /// Members that answered from the data directory that was wanted, with an open journal.
         there: usize,
-        /// Members whose node answered with another data directory, or with a closed journal.
+        /// Members whose node answered with another data directory.
         lost: usize,
     },
     /// The hand-over may be partly done. Nothing is lost, and any node can finish it by repeating the call.
@@ -83,21 +83,25 @@ pub(super) async fn hand_over(
 
 /// Checks that the members of the next group answer (rmw-H0): a chosen successor cannot be withdrawn, and without a majority of its
 /// members nothing can ever be installed in it. A wiped disk is another member (rmw-T9), so a slightly stale member table may name a disk
-/// that is already lost.
+/// that is already lost: decide again with a newer one. A member whose journal is closed is like one that is down: it cannot help now,
+/// but its promises and votes are on its disk, and count again after a restart. If it were refused, a closed journal would keep a group
+/// from replacing the lost disk of another member.
 async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverError> {
     let until = shared.env.now().after(shared.options.reply_timeout);
     // For a group that it does not know yet, an acceptor reports only whether the identity is its own.
     let requests = to_all(next, |to| List { to, prefix: String::new(), after: None, moving: false });
-    let members = next.members.len();
+    let can_help = |why: &Reject| !matches!(why, Reject::WrongIdentity { .. } | Reject::StorageFailed {});
+    let count_there = |answers: &Answers<ListReply>| {
+        answers.taken().count() + answers.rejections().filter(|(_, why)| can_help(why)).count()
+    };
     let all = |answers: &Answers<ListReply>| match answers.outstanding() {
         0 => RoundStep::Done,
-        n if members - n >= next.majority() => RoundStep::Soon,
+        _ if count_there(answers) >= next.majority() => RoundStep::Soon,
         _ => RoundStep::Wait,
     };
     let answers = ask(&shared.env, requests, until, shared.options.grace, all).await;
-    let is_lost = |why: &Reject| matches!(why, Reject::WrongIdentity { .. } | Reject::StorageFailed {});
-    let lost = answers.rejections().filter(|(_, why)| is_lost(why)).count();
-    let there = answers.rejections().count() + answers.taken().count() - lost;
+    let there = count_there(&answers);
+    let lost = answers.rejections().filter(|(_, why)| matches!(why, Reject::WrongIdentity { .. })).count();
     if lost > 0 || there < next.majority() {
         hit("rmw.move.not_there");
         return Err(HandOverError::NotThere { next: next.clone(), there, lost });
@@ -158,7 +162,7 @@ async fn finish(shared: &Arc<Shared>, old: &GroupConfig, next: &GroupConfig) -> 
 async fn steps(shared: &Arc<Shared>, old: &GroupConfig, next: &GroupConfig) -> Result<(), Stop> {
     fence(shared, old, next).await?;
     hit("rmw.move.fenced");
-    // What a mover on this node has carried over stays so, see "A mover that gives up" in the documentation of the module.
+    // What a mover on this node has carried over stays so; the documentation of [`super`] contains the argument.
     let mut after = shared.carried(old.epoch);
     if after.is_some() {
         hit("rmw.move.continued");

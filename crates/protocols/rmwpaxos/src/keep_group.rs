@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{Cluster, Roster};
+use atoll_contract::{Cluster, Roster, RosterRow};
 use atoll_core::{Env, NodeId, StorageId};
 
 use crate::late::LateRegisters;
@@ -16,28 +16,40 @@ pub const MOST_ACCEPTORS: usize = 5;
 
 /// Returns the group that should serve, or None if that is `current` or cannot be formed now. It consists of the current acceptors that are
 /// still suitable, and of new ones: an odd number of at most [`MOST_ACCEPTORS`], or two if a larger group has only two left. New ones must
-/// be alive; current ones that are merely down stay. A group never shrinks only because a replacement is late: with fewer copies, the next
-/// lost disk could lose the registers.
+/// be alive, with a disk that works; current ones that are merely down stay. A group never shrinks only because a replacement is late: with
+/// fewer copies, the next lost disk could lose the registers. If it shrinks because there are fewer members, the acceptors that work stay.
 fn next_group(current: &GroupConfig, roster: &Roster) -> Option<Vec<Member>> {
     let fit = || roster.members.iter().filter(|row| row.may_hold_registers());
-    let wanted = match fit().count().min(MOST_ACCEPTORS) {
-        // Two acceptors tolerate no failure, just like one, so a group of one does not grow to two. A larger group shrinks to two rather
-        // than to a single copy.
-        2 => current.members.len().min(2),
-        // An even number of acceptors tolerates no more failures than the odd number below it.
-        n if n.is_multiple_of(2) => n.saturating_sub(1),
-        n => n,
-    };
-    let stays = |m: &&Member| fit().any(|row| row.node == m.node && row.storage == m.storage);
-    let mut next: Vec<Member> = current.members.iter().filter(stays).cloned().collect();
-    for row in fit().filter(|row| row.alive) {
+    let row_of = |m: &Member| fit().find(|row| row.node == m.node && row.storage == m.storage);
+    let mut next: Vec<Member> = current.members.iter().filter(|m| row_of(m).is_some()).cloned().collect();
+    next.sort_by_key(|m| !row_of(m).is_some_and(RosterRow::works));
+    for row in fit().filter(|row| row.works()) {
         if !next.iter().any(|m| m.node == row.node) {
             next.push(Member { node: row.node, storage: row.storage });
         }
     }
-    next.truncate(wanted);
+    next.truncate(next_size(current.members.len(), fit().count(), next.len())?);
     next.sort_by_key(|m| m.node);
-    (wanted > 0 && next.len() == wanted && next != current.members).then_some(next)
+    (next != current.members).then_some(next)
+}
+
+/// Returns how many acceptors the next group has if the current one has `current`, `fit` members are suitable, and `there` of these can be
+/// in a group now; None if the group must wait.
+fn next_size(current: usize, fit: usize, there: usize) -> Option<usize> {
+    let wanted = match fit.min(MOST_ACCEPTORS) {
+        // Two acceptors tolerate no failure, just like one, so a group of one does not grow to two. A larger group shrinks to two rather
+        // than to a single copy.
+        2 => current.min(2),
+        n => odd(n),
+    };
+    // Growth must wait for a member that is down. Meanwhile, this must not keep the group from replacing a lost disk.
+    let size = if there < wanted { odd(there).max(current) } else { wanted };
+    (size > 0 && size <= there).then_some(size)
+}
+
+/// Returns the largest odd number up to `n`: an even number of acceptors tolerates no more failures than the odd number below it.
+fn odd(n: usize) -> usize {
+    if n.is_multiple_of(2) { n.saturating_sub(1) } else { n }
 }
 
 /// The procedure that every node runs. On the first living acceptor of the group, it changes the group when the members have changed.
@@ -169,8 +181,6 @@ impl KeepGroup {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use atoll_contract::RosterRow;
-
     use super::*;
 
     /// Returns a roster of living members: id, storage identity, whether it is being drained.
@@ -181,6 +191,7 @@ mod tests {
             meta: true,
             draining: *draining,
             alive: true,
+            failing: false,
         };
         Roster { version: 1, members: rows.iter().map(row).collect() }
     }
@@ -192,8 +203,11 @@ mod tests {
     }
 
     fn next(current: &[(u32, u128)], rows: &[(u32, u128, bool)]) -> Option<Vec<(u32, u128)>> {
-        let next = next_group(&group(current), &roster(rows))?;
-        Some(next.iter().map(|m| (m.node.0, m.storage.0)).collect())
+        names(next_group(&group(current), &roster(rows)))
+    }
+
+    fn names(group: Option<Vec<Member>>) -> Option<Vec<(u32, u128)>> {
+        Some(group?.iter().map(|m| (m.node.0, m.storage.0)).collect())
     }
 
     #[test]
@@ -236,5 +250,77 @@ mod tests {
         assert_eq!(next_group(&three, &all).map(|g| g.len()), Some(3));
         all.members[2].alive = false;
         assert_eq!(next_group(&three, &all), None);
+    }
+
+    /// Returns the first `count` members: node 1 with disk 11, and so on.
+    fn first(count: u32) -> Vec<(u32, u128)> {
+        (1..=count).map(|n| (n, u128::from(n) * 11)).collect()
+    }
+
+    fn rows(count: u32) -> Roster {
+        roster(&first(count).into_iter().map(|(n, s)| (n, s, false)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_closed_journal_does_not_keep_a_lost_disk_in_the_group() {
+        let mut all = rows(5);
+        all.members[0].failing = true;
+        all.members[2].storage = StorageId(99);
+        let next = names(next_group(&group(&first(5)), &all));
+        assert_eq!(next, Some(vec![(1, 11), (2, 22), (3, 99), (4, 44), (5, 55)]));
+    }
+
+    #[test]
+    fn a_newcomer_must_have_a_disk_that_works() {
+        let mut all = rows(7);
+        all.members[4].draining = true;
+        all.members[5].failing = true;
+        let next = names(next_group(&group(&first(5)), &all));
+        assert_eq!(next, Some(vec![(1, 11), (2, 22), (3, 33), (4, 44), (7, 77)]));
+        all.members[6].failing = true;
+        assert_eq!(next_group(&group(&first(5)), &all), None, "no spare works");
+        // A disk that has failed after its node joined the group is no reason to change the group.
+        all.members[4].draining = false;
+        all.members[0].failing = true;
+        assert_eq!(next_group(&group(&first(5)), &all), None);
+    }
+
+    #[test]
+    fn growth_that_waits_for_a_member_does_not_keep_a_lost_disk_in_the_group() {
+        let mut all = rows(6);
+        all.members.remove(4);
+        all.members[3].alive = false;
+        assert_eq!(next_group(&group(&first(3)), &all), None, "four gain nothing");
+        all.members[2].storage = StorageId(99);
+        let next = names(next_group(&group(&first(3)), &all));
+        assert_eq!(next, Some(vec![(1, 11), (2, 22), (3, 99)]));
+        all.members[2].alive = false;
+        let next = names(next_group(&group(&first(3)), &all));
+        assert_eq!(next, Some(vec![(1, 11), (2, 22), (6, 66)]));
+        // All five are there.
+        all.members[2].alive = true;
+        all.members[3].alive = true;
+        assert_eq!(next_group(&group(&first(3)), &all).map(|g| g.len()), Some(5));
+    }
+
+    #[test]
+    fn an_even_group_keeps_its_size_while_a_member_is_down() {
+        // Node 1 leaves a group of two, node 3 is down, and node 4 is new.
+        let mut all = rows(4);
+        all.members[0].draining = true;
+        all.members[2].alive = false;
+        assert_eq!(names(next_group(&group(&first(2)), &all)), Some(vec![(2, 22), (4, 44)]));
+    }
+
+    #[test]
+    fn the_acceptors_that_work_stay_when_a_group_shrinks() {
+        let mut all = rows(5);
+        all.members[4].draining = true;
+        all.members[1].alive = false;
+        let next = names(next_group(&group(&first(5)), &all));
+        assert_eq!(next, Some(vec![(1, 11), (3, 33), (4, 44)]));
+        (all.members[1].alive, all.members[0].failing) = (true, true);
+        let next = names(next_group(&group(&first(5)), &all));
+        assert_eq!(next, Some(vec![(2, 22), (3, 33), (4, 44)]));
     }
 }

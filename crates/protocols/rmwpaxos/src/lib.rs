@@ -48,7 +48,7 @@
 //! once:
 //!
 //! - **rmw-H0** Ask the members of `e + 1` whether they are there, under the identities that it names; a member that lost its disk ends
-//!   the attempt. This only helps liveness: what rmw-H1 has chosen cannot be withdrawn.
+//!   the attempt, and one whose journal is closed counts as absent. This only helps liveness: what rmw-H1 has chosen cannot be withdrawn.
 //! - **rmw-H1** Choose `Moved{next}` in the reserved root register of `e`. A register chooses one final value, so `e` has one successor,
 //!   whichever groups the movers request.
 //! - **rmw-H2** Fence a majority of `e`, durably. From then on, such an acceptor takes part in a register only if its last vote for the

@@ -280,6 +280,38 @@ fn a_hand_over_to_a_lost_disk_is_refused_and_changes_nothing() {
     sound(&mut world, &history);
 }
 
+#[test]
+fn a_closed_journal_does_not_keep_a_lost_disk_in_the_group() {
+    let mut world = World::new(11, 5, &[1, 2, 3, 4, 5]);
+    world.start_all();
+    let history = Shared::default();
+    write(&mut world, &history, 1, "chain", 0);
+    world.close_journal(NodeId(1));
+    world.wipe(NodeId(3));
+    world.start(NodeId(3));
+    // A member with a closed journal does not count as present, and is not lost.
+    let refused = hand_over(&mut world, 2, members(&[1, 2]));
+    assert!(matches!(refused, Err(HandOverError::NotThere { there: 1, lost: 0, .. })), "{refused:?}");
+    let refused = hand_over(&mut world, 2, members(&[1, 2, 3]));
+    assert!(matches!(refused, Err(HandOverError::NotThere { there: 1, lost: 1, .. })), "{refused:?}");
+    // Node 1 is the first in line, so it is the one that hands over.
+    let fresh = Member { node: NodeId(3), storage: storage_of(3, 1) };
+    let wanted = vec![member(1), member(2), fresh, member(4), member(5)];
+    let now = hand_over(&mut world, 1, wanted.clone()).unwrap();
+    assert_eq!(now, GroupConfig::new(2, wanted).unwrap());
+    // Without nodes 1 and 4, the new disk must count.
+    world.crash(NodeId(4));
+    write(&mut world, &history, 2, "chain", 1);
+    assert_eq!(read(&mut world, &history, 5, "chain"), Some(2));
+    // After a restart, node 1 counts again.
+    world.crash(NodeId(1));
+    world.start(NodeId(1));
+    world.crash(NodeId(5));
+    assert_eq!(read(&mut world, &history, 1, "chain"), Some(2));
+    write(&mut world, &history, 1, "chain", 2);
+    sound(&mut world, &history);
+}
+
 const STEPS: [&str; 6] = [
     "rmw.move.chosen",
     "rmw.move.fenced",

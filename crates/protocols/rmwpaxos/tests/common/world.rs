@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_core::testing::take_marks;
 use atoll_core::{
     Checkpoint, Class, Env, Envelope, Incarnation, JournalBatch, Link, Loc, Lsn, NodeCore, NodeId, Outgoing,
-    Outputs, Record, StorageId, Stored, Tick,
+    Outputs, Record, Space, StorageId, Stored, Tick,
 };
 use atoll_rmwpaxos::{Acceptor, DEFAULT_CAPACITY_BYTES, GroupConfig, Member, Options, RmwRegisters};
 
@@ -194,6 +194,14 @@ impl World {
         let node = self.nodes.get_mut(&id).unwrap();
         node.disk = Disk::default();
         node.storage = StorageId(node.storage.0 + 1);
+    }
+
+    /// Closes the journal of a node, as after a failed sync. Its process keeps answering.
+    pub fn close_journal(&mut self, id: NodeId) {
+        let node = self.nodes.get_mut(&id).unwrap();
+        node.writing = None;
+        node.core.as_mut().unwrap().set_space(self.now, Space::Closed);
+        self.turn(id);
     }
 
     pub fn running(&self, id: NodeId) -> bool {
