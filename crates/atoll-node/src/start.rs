@@ -297,7 +297,9 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
         Recovered::Checkpoint(checkpoint) => core.recover_checkpoint(checkpoint),
         Recovered::Record(stored) => core.recover_record(stored),
     };
-    let (journal, last) = Journal::recover(disk, JournalOptions::new(marker.storage), visit)?;
+    let options =
+        JournalOptions { generation_secret: Some(random_bits()), ..JournalOptions::new(marker.storage) };
+    let (journal, last) = Journal::recover(disk, options, visit)?;
     core.recover_done(last);
     Ok(Opened { assembly, journal, identity })
 }

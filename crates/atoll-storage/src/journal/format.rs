@@ -8,7 +8,8 @@
 //! footer  = magic 4 | crc u32 | end u32 | 0 u32 | first_lsn u64 | last_lsn u64 | synced_upto u64
 //! ```
 //! Checksums are CRC32C. Those of batches, records and footers begin with the data directory's identity and the segment's
-//! generation, so that what an earlier use of the file left behind never looks valid (native-T9).
+//! generation, so that what an earlier use of the file left behind never looks valid (native-T9). They protect against accidents, and not
+//! against a client that knows both and forges bytes in its payloads: see `evidence.rs`.
 
 use atoll_core::{Loc, Lsn, Record, RecordKind, RoleKind, StorageId, Stored};
 use bytes::Bytes;

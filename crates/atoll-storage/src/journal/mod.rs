@@ -27,7 +27,7 @@
 //! | `manifest.rs` | the list of files that must exist, kept outside the segments |
 //! | `segment.rs` | what is still needed in one segment |
 //! | `prepare.rs` | preparing segments on another thread than the writer's |
-//! | `recover.rs` | reading the journal back at a start |
+//! | `recover.rs`, `evidence.rs` | reading the journal back at a start; what was synced when it was written |
 //! | `listed.rs` | checks that every file that must exist does exist |
 //! | `checkpoint.rs` | checkpoints of the facts |
 //! | `space.rs` | freeing, recycling, sparse segments, and when the journal refuses entries |
@@ -35,6 +35,7 @@
 //! | `reader.rs` | reading records by location |
 
 mod checkpoint;
+mod evidence;
 mod format;
 mod listed;
 pub(crate) mod manifest;
@@ -141,6 +142,11 @@ pub struct JournalOptions {
     /// See `sparse_percent`. With room for only two, copies go into segments that soon become sparse again, and are copied over and over.
     /// This happened to entries of a hundred bytes among facts: about forty entries were copied for each change of a long log.
     pub dead_segments: u64,
+    /// Makes the generations of new segments unpredictable; chosen at random at every start, and shown to nobody. The checksums of a
+    /// segment cover its generation, and clients choose the payloads. A client that knew a later generation could write payloads that
+    /// recovery takes for batches, where a payload is not behind the header of its own batch: in a torn batch, and in the file of a
+    /// recycled segment. Without a secret, generations are consecutive, as tests and the simulator need them.
+    pub generation_secret: Option<u64>,
 }
 
 impl JournalOptions {
@@ -158,6 +164,7 @@ impl JournalOptions {
             checkpoint_facts_bytes: 16 * 1024 * 1024,
             sparse_percent: 150,
             dead_segments: 6,
+            generation_secret: None,
         }
     }
 
@@ -175,6 +182,7 @@ impl JournalOptions {
             checkpoint_facts_bytes: 32 * 1024,
             sparse_percent: 150,
             dead_segments: 2,
+            generation_secret: None,
         }
     }
 
@@ -186,6 +194,13 @@ impl JournalOptions {
     /// Like [`JournalOptions::max_record_bytes`], for a segment of this length. The first and the last block of a segment hold no records.
     fn max_record_bytes_in(&self, segment_bytes: u32) -> usize {
         (segment_bytes - 2 * self.block_bytes) as usize - BATCH_HEADER_BYTES
+    }
+
+    /// Returns the generation of the segment that is made after the one of generation `last`. With a secret, it is up to 2^32 higher: a
+    /// guess is right as rarely as a checksum that is chosen blindly, and the generations last for 2^32 segments.
+    fn generation_after(&self, last: u64) -> u64 {
+        let jump = self.generation_secret.map_or(0, |secret| mixed(secret ^ mixed(last)) >> 32);
+        last.saturating_add(1 + jump)
     }
 
     fn check(&self) -> Result<(), JournalError> {
@@ -203,6 +218,13 @@ impl JournalOptions {
         }
         Ok(())
     }
+}
+
+/// Mixes the bits of a number (the finaliser of splitmix64).
+fn mixed(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
 }
 
 /// What the operator can do about a refused directory.

@@ -3,7 +3,8 @@
 //! Recovery makes two passes. The first goes backwards over the segments that may hold unsynced records, syncs them, and finds the
 //! *evidence*: the highest number that some header says was synced. The second goes forward and hands out records. If a number is missing
 //! and the evidence reaches it, that is rot; if the evidence does not reach it, the journal is cut there. Numbers may be missing between
-//! two closed segments: the segments in between were recycled, because every segment that the manifest lists exists.
+//! two closed segments: the segments in between were recycled, because every segment that the manifest lists exists. The first pass is in
+//! `evidence.rs`.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -13,11 +14,12 @@ use atoll_core::testing::{hit, mutant};
 use atoll_core::{Checkpoint, Lsn, RecordKind, StorageId, Stored};
 use bytes::Bytes;
 
+use super::evidence::find_evidence;
 use super::format::{
     BATCH_HEADER_BYTES, BadHeader, BatchHeader, FOOTER_BYTES, Footer, SEGMENT_FORMAT, Seed, SegmentHeader,
     UNLISTED_FORMAT, padded, parse_record,
 };
-use super::listed::{check_listed, check_unlisted, spare_header};
+use super::listed::{check_listed, check_unlisted};
 use super::manifest::{Facts, MANIFEST, Manifest};
 use super::prepare::{Make, REMOVE_BYTES, Source};
 use super::reader::Readable;
@@ -72,16 +74,16 @@ impl Place {
 }
 
 /// A segment in memory.
-struct Loaded {
-    header: SegmentHeader,
-    footer: Option<Footer>,
+pub(super) struct Loaded {
+    pub(super) header: SegmentHeader,
+    pub(super) footer: Option<Footer>,
     file_bytes: u64,
     /// From the start to the end of the batches, if there is a footer; otherwise the whole file.
-    bytes: Bytes,
-    seed: Seed,
+    pub(super) bytes: Bytes,
+    pub(super) seed: Seed,
 }
 
-fn load(file: &dyn File, generation: u64, storage: StorageId) -> Result<Loaded, JournalError> {
+pub(super) fn load(file: &dyn File, generation: u64, storage: StorageId) -> Result<Loaded, JournalError> {
     let start = Place { generation, offset: 0 };
     let file_bytes = file.len()?;
     if file_bytes < u64::from(MIN_BLOCK_BYTES) || file_bytes > u64::from(MAX_SEGMENT_BYTES) {
@@ -122,7 +124,7 @@ fn load(file: &dyn File, generation: u64, storage: StorageId) -> Result<Loaded, 
 }
 
 /// Returns the records of the batch that follows `header`, or the offset of the first record that is damaged.
-fn read_batch(loaded: &Loaded, header: &BatchHeader) -> Result<Vec<Stored>, usize> {
+pub(super) fn read_batch(loaded: &Loaded, header: &BatchHeader) -> Result<Vec<Stored>, usize> {
     let mut at = header.offset as usize + BATCH_HEADER_BYTES;
     let end =
         at.checked_add(header.body_bytes as usize).filter(|end| *end <= loaded.bytes.len()).ok_or(at)?;
@@ -137,49 +139,6 @@ fn read_batch(loaded: &Loaded, header: &BatchHeader) -> Result<Vec<Stored>, usiz
         records.push(stored);
     }
     if at == end { Ok(records) } else { Err(at) }
-}
-
-/// The first pass: returns the evidence. It syncs every segment that it reads, because what recovery hands out must survive a later power
-/// cut.
-fn find_evidence(
-    disk: &dyn Disk,
-    files: &Files,
-    storage: StorageId,
-    covers: Lsn,
-) -> Result<Lsn, JournalError> {
-    let mut evidence = covers;
-    // A restart puts empty segments away before it makes the next one. If it crashes in between, only a spare file may hold the number.
-    for &generation in &files.spares {
-        if let Some(header) = spare_header(disk, generation)?
-            && header.storage == storage
-        {
-            evidence = evidence.max(header.floor);
-        }
-    }
-    for &generation in files.segments.iter().rev() {
-        let mut file = disk.open(&segment_path(generation), Open::Write)?;
-        file.sync_data()?;
-        file.forget_cached();
-        let loaded = load(&*file, generation, storage)?;
-        evidence = evidence.max(loaded.header.floor);
-        if let Some(footer) = &loaded.footer {
-            evidence = evidence.max(footer.synced_upto);
-        }
-        let blocks = (loaded.header.block_bytes as usize..loaded.bytes.len())
-            .step_by(loaded.header.block_bytes as usize);
-        let mut first = None;
-        for header in blocks.filter_map(|at| BatchHeader::parse(&loaded.bytes, at, loaded.seed)) {
-            evidence = evidence.max(header.synced_upto);
-            if header.count > 0 {
-                first.get_or_insert(header.first_lsn);
-            }
-        }
-        // Everything that was written before a synced record is synced, too.
-        if first.is_some_and(|first| first <= evidence) {
-            break;
-        }
-    }
-    Ok(evidence)
 }
 
 /// A segment with records and without a footer.
@@ -483,7 +442,8 @@ impl Journal {
             Some(manifest) => manifest,
             None => adopt(&disk, &walk, newest)?,
         };
-        let journal = Journal::start(disk, options, walk, files, manifest, newest + 1)?;
+        let generation = options.generation_after(newest);
+        let journal = Journal::start(disk, options, walk, files, manifest, generation)?;
         Ok((journal, last))
     }
 
@@ -516,7 +476,7 @@ impl Journal {
             spares,
             slacks: walk.slacks,
             shortening: None,
-            next_generation: generation + 1,
+            next_generation: options.generation_after(generation),
             job: None,
             full: None,
             failure: None,

@@ -230,7 +230,7 @@ impl Journal {
     /// many.
     pub(crate) fn make(&mut self, record_bytes: usize) -> Make {
         let generation = self.next_generation;
-        self.next_generation += 1;
+        self.next_generation = self.options.generation_after(generation);
         let short_does = record_bytes <= self.options.max_record_bytes_in(self.options.first_segment_bytes);
         let (source, file_bytes) = match self.spares.take(short_does) {
             Some(spare) => {
