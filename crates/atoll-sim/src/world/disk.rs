@@ -123,6 +123,8 @@ impl HostDisk {
         let mut options = JournalOptions::small(storage);
         options.segment_bytes = self.segment_bytes;
         options.first_segment_bytes = self.segment_bytes;
+        // As in a real node, except that it is the same in every run.
+        options.generation_secret = Some(storage.0 as u64);
         let disk: Arc<dyn Disk> = Arc::new(self.medium.clone());
         let mut found = Found::default();
         let mut visit = |recovered| -> Result<(), RecoverError> {
