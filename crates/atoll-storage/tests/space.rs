@@ -8,7 +8,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use atoll_core::{Checkpoint, Loc, Lsn, Space};
-use atoll_storage::{Fault, Journal, JournalError, JournalOptions, MemDisk, RecoverError};
+use atoll_storage::{
+    Disk, DiskError, DiskPath, Fault, File, Journal, JournalError, JournalOptions, MemDisk, Open,
+    RecoverError,
+};
 use common::{STORAGE, entries, facts};
 
 const KIB: u64 = 1024;
@@ -499,5 +502,54 @@ fn a_disk_that_was_full_for_a_moment_is_tried_again() {
     journal.prepared(full).unwrap();
     let job = (0..1000).find_map(|_| journal.needs_segment()).unwrap();
     journal.prepared(job.run()).unwrap();
+    assert_eq!((journal.space(), journal.stats().ready_segments), (Space::Plenty, 1));
+}
+
+/// A disk with a quota, which the figure of free bytes does not show.
+struct Quota(MemDisk);
+
+impl Disk for Quota {
+    fn open(&self, path: &DiskPath, how: Open) -> Result<Box<dyn File>, DiskError> {
+        self.0.open(path, how)
+    }
+    fn list(&self, dir: &DiskPath) -> Result<Vec<String>, DiskError> {
+        self.0.list(dir)
+    }
+    fn create_dir(&self, dir: &DiskPath) -> Result<(), DiskError> {
+        self.0.create_dir(dir)
+    }
+    fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<(), DiskError> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, path: &DiskPath) -> Result<(), DiskError> {
+        self.0.remove(path)
+    }
+    fn sync_dir(&self, dir: &DiskPath) -> Result<(), DiskError> {
+        self.0.sync_dir(dir)
+    }
+    fn free_bytes(&self) -> Result<u64, DiskError> {
+        Ok(1 << 40)
+    }
+}
+
+/// However long a quota was used up, the journal soon finds out that there is room again. A host looks every 250 ms.
+#[test]
+fn a_quota_that_was_used_up_for_long_is_tried_again_soon() {
+    let disk = MemDisk::new();
+    let quota: Arc<dyn Disk> = Arc::new(Quota(disk.clone()));
+    let opened = Journal::recover(quota, JournalOptions::small(STORAGE), &mut |_| Ok::<_, Infallible>(()));
+    let (mut journal, _) = opened.unwrap();
+    disk.set_capacity(Some(disk.used_bytes()));
+    let five_minutes = 5 * 60 * 4;
+    let attempt = |journal: &mut Journal| {
+        let job = (0..five_minutes).find_map(|_| journal.needs_segment());
+        journal.prepared(job.expect("an attempt within five minutes").run()).unwrap();
+    };
+    for _ in 0..70 {
+        attempt(&mut journal);
+        assert_eq!(journal.stats().ready_segments, 0);
+    }
+    disk.set_capacity(None);
+    attempt(&mut journal);
     assert_eq!((journal.space(), journal.stats().ready_segments), (Space::Plenty, 1));
 }

@@ -44,8 +44,12 @@ pub struct Stats {
 }
 
 /// While a full disk shows no more room than right after the failure, the journal tries to make a segment only after this many looks: 64
-/// batches, or 16 s without a batch. Each failure doubles the number.
+/// batches, or 16 s without a batch. Each failure doubles the number, up to the next constant.
 const FIRST_PATIENCE: u64 = 64;
+/// The greatest number of looks between two attempts: about four minutes without a batch. If a quota is used up, the figure of free bytes
+/// never grows, and only an attempt shows that there is room again. Without a limit, a node that was full for a day would not look for as
+/// long again.
+const LONGEST_PATIENCE: u64 = 1024;
 
 /// A disk with room for fewer new segments than this, plus the reserve, may be full before the next look.
 const NEAR_SEGMENTS: u64 = 4;
@@ -221,7 +225,7 @@ impl Journal {
     fn found_full(&mut self, no_reuse: bool) {
         hit("journal.space.full");
         let free_bytes = self.disk.free_bytes().unwrap_or(0);
-        let patience = self.full.as_ref().map_or(FIRST_PATIENCE, |f| f.patience.saturating_mul(2));
+        let patience = self.full.as_ref().map_or(FIRST_PATIENCE, |f| (2 * f.patience).min(LONGEST_PATIENCE));
         self.full = Some(Full { free_bytes, asks: 0, patience, no_reuse });
     }
 
