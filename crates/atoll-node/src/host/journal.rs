@@ -73,6 +73,10 @@ impl Worker for Writer {
 
     /// Returns how long to wait for work at most.
     fn patience(&self) -> Option<Duration> {
+        // A closed journal has no errands any more. A time that stayed set would be past for ever, and this thread would never sleep again.
+        if self.space == Space::Closed {
+            return None;
+        }
         let rest = match () {
             () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
             () if !self.marked => Some(QUIET.saturating_sub(self.synced_at.elapsed())),
@@ -291,7 +295,10 @@ impl Writer {
             self.space = space;
             self.shared.inbound.put(Incoming::Space(space));
         }
-        if !self.asked && self.journal.wants_checkpoint() {
+        if !self.journal.wants_checkpoint() {
+            // What made it due is over, for example because a full disk has room again.
+            (self.checkpoint_due, self.checkpoint_at) = (None, None);
+        } else if !self.asked {
             let (due, part) = *self.checkpoint_due.get_or_insert_with(|| (now, part()));
             let hurry = if self.journal.lacks_files() { HURRY } else { 1 };
             // If the disk is full, only a checkpoint frees space, so do not delay it.
@@ -397,8 +404,79 @@ impl Drop for CloseOnPanic<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use atoll_core::{Checkpoint, Lsn, Record, RecordKind, RoleKind, StorageId};
+    use atoll_storage::{Fault, JournalOptions, MemDisk};
+    use bytes::Bytes;
+    use tokio::sync::watch;
+
     use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A writer whose jobs nobody runs. Whatever can wait is due in an hour.
+    struct Lone {
+        writer: Writer,
+        _jobs: (Receiver<PrepareJob>, Receiver<CheckpointJob>),
+    }
+
+    fn lone(disk: &MemDisk, options: JournalOptions) -> Lone {
+        let visit = &mut |_| Ok::<_, Infallible>(());
+        let (journal, _) = Journal::recover(Arc::new(disk.clone()), options, visit).unwrap();
+        let shared = Arc::new(Shared {
+            inbound: Default::default(),
+            stats: Default::default(),
+            failure: Default::default(),
+            journal_stats: Mutex::new(journal.stats()),
+            turned_away: watch::Sender::new(None),
+            ended: watch::Sender::new(None),
+            journal: Arc::default(),
+            readers: Arc::new(super::super::shared::Readers::new(1)),
+        });
+        let ((jobs, job), (checkpoints, checkpoint)) = (sync_channel(1), sync_channel(1));
+        let options = HostOptions { remove_pause: HOUR, checkpoint_spread: HOUR, ..HostOptions::default() };
+        let writer = Writer::new(journal, shared, jobs, checkpoints, &options);
+        Lone { writer, _jobs: (job, checkpoint) }
+    }
+
+    fn facts(first: u64, count: u64) -> JournalBatch {
+        let (head, payload) = (Bytes::new(), Bytes::from_static(&[7; 1000]));
+        let record = Record { owner: RoleKind(1), kind: RecordKind::Fact, head, payload };
+        JournalBatch { records: (first..first + count).map(|n| (Lsn(n), record.clone())).collect() }
+    }
+
+    #[test]
+    fn a_closed_journal_is_waited_for_without_end() {
+        let (disk, options) = (MemDisk::new(), JournalOptions::small(StorageId(1)));
+        lone(&disk, options.clone()).writer.write_alone(facts(1, 1));
+        disk.kill_process();
+        // The restart has the end of a file to give back, in an hour.
+        let mut lone = lone(&disk, options);
+        lone.writer.look_after(true);
+        lone.writer.marked = true;
+        assert!(lone.writer.patience().is_some());
+        disk.fail_next(Fault::Sync, 1);
+        lone.writer.write_alone(facts(2, 1));
+        assert!(lone.writer.space == Space::Closed && lone.writer.giving_back.at.is_some());
+        assert_eq!(lone.writer.patience(), None);
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_not_wanted_any_more_is_not_waited_for() {
+        let options = JournalOptions { checkpoint_facts_bytes: 4000, ..JournalOptions::small(StorageId(1)) };
+        let mut lone = lone(&MemDisk::new(), options);
+        lone.writer.write_alone(facts(1, 5));
+        lone.writer.mark();
+        assert!(lone.writer.checkpoint_due.is_some() && lone.writer.patience().is_some());
+        let checkpoint = Checkpoint { covers: Lsn(5), states: Vec::new() };
+        lone.writer.journal.write_checkpoint(&checkpoint).unwrap();
+        lone.writer.look_after(true);
+        assert_eq!((lone.writer.patience(), lone.writer.checkpoint_due), (None, None));
+    }
 
     #[test]
     fn files_are_given_back_at_once_when_idle_and_in_a_small_part_of_the_time_when_busy() {
