@@ -286,6 +286,74 @@ fn an_idle_log_is_known_everywhere() {
     assert_eq!(c.steps, before, "and then there is silence");
 }
 
+/// Runs the cluster for a while, and checks that all of it is then silent.
+fn settles(c: &mut Cluster) {
+    c.run_for(Duration::from_secs(5));
+    let before = c.steps;
+    c.run_for(Duration::from_secs(60));
+    assert_eq!(c.steps, before, "and then there is silence");
+}
+
+/// X14, X7: a server that was down when the only entry of a log was appended gets a copy, although the log is idle since then, and although
+/// the check of the other servers, which carries the configuration, was lost on its way there.
+#[test]
+fn an_idle_log_reaches_a_server_that_never_heard_of_it() {
+    let mut c = Cluster::new(3, 3);
+    let config = c.config(&[1, 2, 3], 1);
+    c.kill(NodeId(3));
+    let log = c.open(1, 9, &config);
+    assert!(append(&mut c, &log, 1, 1, &["a"]).is_ok());
+    c.run_for(Duration::from_secs(1));
+    c.cut.extend([(NodeId(1), NodeId(3)), (NodeId(2), NodeId(3))]);
+    c.restart(NodeId(3));
+    c.run_for(Duration::from_secs(2));
+    c.cut.clear();
+    settles(&mut c);
+    assert_eq!(status(&mut c, 3).get(&9), Some(&(false, 0, 1, 0)));
+    let own = c.open(3, 9, &config);
+    assert_eq!(read(&mut c, 3, &own, 0, 1, ReadFrom::LocalOnly).unwrap(), ["a"]);
+}
+
+/// native-T8: a server that has lost its disk never gets a copy of an idle log, and is not asked again and again.
+#[test]
+fn an_idle_log_leaves_a_wiped_server_alone() {
+    let mut c = Cluster::new(3, 3);
+    let config = c.config(&[1, 2, 3], 1);
+    let log = c.open(1, 9, &config);
+    assert!(append(&mut c, &log, 1, 1, &["a"]).is_ok());
+    c.run_for(Duration::from_secs(1));
+    c.kill(NodeId(3));
+    c.wipe(NodeId(3));
+    settles(&mut c);
+    assert!(status(&mut c, 3).is_empty());
+}
+
+/// vlog-V6: a sequencer that was cut off while its idle loglet was sealed and deleted forgets the loglet.
+#[test]
+fn a_sequencer_that_slept_through_a_deletion_falls_silent() {
+    let mut c = Cluster::new(4, 3);
+    let config = c.config(&[1, 2, 3], 4);
+    let (log, other) = (c.open(4, 9, &config), c.open(1, 9, &config));
+    assert!(append(&mut c, &log, 1, 1, &["a"]).is_ok());
+    c.run_for(Duration::from_secs(1));
+    let cut_off = |c: &mut Cluster, link| {
+        for n in [1, 2, 3] {
+            c.set_link(NodeId(n), NodeId(4), link);
+            c.set_link(NodeId(4), NodeId(n), link);
+        }
+    };
+    cut_off(&mut c, Link::Down);
+    seal(&mut c, 1, &other).unwrap();
+    let (provider, bytes) = (c.provider(1), config.to_bytes());
+    c.on(1, async move { provider.delete(LogletId(9), &bytes).await.unwrap() });
+    cut_off(&mut c, Link::Up);
+    settles(&mut c);
+    let measures = c.nodes[&NodeId(4)].core.as_ref().unwrap().measures();
+    let ordered = measures.iter().find(|m| m.name == "sequencer_loglets").unwrap();
+    assert_eq!(ordered.value, 0.0);
+    assert_eq!(append(&mut c, &log, 1, 2, &["b"]), Err(AppendError::Sealed));
+}
+
 /// One round trip when nothing is in flight; calls that arrive before it starts share it (vlog-V14).
 #[test]
 fn an_idle_check_is_one_round_trip() {

@@ -114,15 +114,27 @@ impl Subject {
     fn give(&mut self, name: &str, command: &mut Command) {
         match name {
             "link" => {
-                let (peer, up) = (NodeId(command.number() as u32), command.word() == "up");
-                let link = if up { Link::Up } else { Link::Down };
+                let peer = NodeId(command.number() as u32);
+                let link = match command.word() {
+                    "up" => Link::Up,
+                    "full" => Link::Full,
+                    "down" => Link::Down,
+                    other => panic!("{other} is no state of a link"),
+                };
                 for class in [Class::Control, Class::Data] {
+                    let was_up = self.core.env().link(peer, class) != Link::Down;
                     self.core.set_link(Tick(1), peer, class, link);
-                    self.role.link(peer, class, up);
+                    let up = link != Link::Down;
+                    // As in a node: a role hears nothing of a queue that is full, or has room again.
+                    if up != was_up {
+                        self.role.link(peer, class, up);
+                    }
                 }
             }
             "append" | "stored" | "seal-ended" => self.give_sequencer(name, command),
-            "store" | "advance" | "fill-ended" | "check-ended" => self.post_server(name, command),
+            "store" | "advance" | "post-info" | "fill-ended" | "check-ended" => {
+                self.post_server(name, command)
+            }
             "seal" | "info" | "wait" | "repair" | "read" | "trim" | "delete" | "back-fill" | "fill"
             | "junk" => self.ask_server(name, command),
             _ => self.role.command(name, command),
@@ -147,6 +159,7 @@ impl Subject {
                 frame(Advance { loglet, life, known_tail, confirm })
             }
             "fill-ended" => frame(FillEnded { loglet }),
+            "post-info" => frame(Info { loglet, config }),
             _ => frame(CheckEnded { loglet, done: command.flag("done") }),
         };
         self.role.post(from, frame);
@@ -226,6 +239,7 @@ impl Subject {
                     Some("unconfigured") => Verdict::Unconfigured {},
                     Some("wrong-identity") => Verdict::WrongIdentity {},
                     Some("storage-failed") => Verdict::StorageFailed {},
+                    Some("gone") => Verdict::Gone {},
                     Some(other) => panic!("{other} is no verdict"),
                 };
                 let round = command.number_of("round", 0) as u32;
@@ -291,6 +305,11 @@ fn message(f: Frame) -> String {
         Advance::KIND => {
             let m = Advance::from_frame(f).unwrap();
             format!("Advance kt={}{}", m.known_tail, if m.confirm { ", confirm" } else { "" })
+        }
+        Info::KIND => {
+            let m = Info::from_frame(f).unwrap();
+            let config = if m.config.is_empty() { "" } else { " config" };
+            format!("Info{config}{}", of(m.loglet))
         }
         Appended::KIND => {
             let m = Appended::from_frame(f).unwrap();

@@ -194,7 +194,7 @@ impl LogServer {
     fn dispatch(&mut self, now: Tick, from: Caller, f: Frame, out: &mut Effects) -> Result<(), DecodeError> {
         match f.kind {
             Store::KIND => self.on_store(from, Store::from_frame(f)?, out)?,
-            Advance::KIND => self.on_advance(from, Advance::from_frame(f)?),
+            Advance::KIND => self.on_advance(from, Advance::from_frame(f)?, out),
             Seal::KIND => self.on_seal(from, Seal::from_frame(f)?, out),
             Info::KIND => self.on_info(from, Info::from_frame(f)?, out),
             Wait::KIND => self.on_wait(now, from, Wait::from_frame(f)?, out),

@@ -8,6 +8,7 @@ use atoll_core::{Caller, Effects, Lsn, Space, Tick};
 
 use super::LogServer;
 use super::loglet_copy::LogletCopy;
+use super::store::NO_ROUND;
 use crate::message::*;
 use crate::mutants;
 use atoll_loglet_store::store::{ReadOutcome, Sealing, Waiter};
@@ -20,9 +21,14 @@ fn reached(copy: &LogletCopy, waiter: &Waiter) -> bool {
 }
 
 impl LogServer {
+    /// Handles an Info. A sequencer posts it so that this server gets a copy of an idle loglet. It gets no answer to a post, but if this
+    /// server can never have a copy, it must learn that.
     pub(super) fn on_info(&mut self, from: Caller, m: Info, out: &mut Effects) {
         let verdict = match self.loglet_copy(m.loglet, &m.config, out) {
             Ok(_) => Verdict::Done {},
+            Err(verdict) if from.request.is_none() => {
+                return self.post_stranger(from, m.loglet, NO_ROUND, verdict, out);
+            }
             Err(verdict) => verdict,
         };
         self.answer(from, m.loglet, verdict, Lsn::NONE, out);

@@ -15,6 +15,10 @@ use crate::roles::SEQUENCER;
 use atoll_loglet_store::parse_counted;
 use atoll_loglet_store::store::Sealing;
 
+/// The round in an answer to a message that has none. If it happens to be the sequencer's round, the sequencer goes back for nothing, which
+/// does no harm.
+pub(super) const NO_ROUND: u32 = 0;
+
 /// Returns whether a Store comes from the configured life of the sequencer. Two lives could put two payloads at one offset (native-T6).
 fn from_sequencer(copy: &LogletCopy, from: Caller, life: Incarnation) -> bool {
     copy.protocol.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
@@ -91,16 +95,33 @@ impl LogServer {
         Ok(())
     }
 
-    /// Answers a Store for a loglet that this server does not serve, or does not serve for that sequencer.
-    fn post_stranger(&self, to: Caller, loglet: LogletId, round: u32, verdict: Verdict, out: &mut Effects) {
+    /// Answers a sequencer about a loglet that this server does not serve, or does not serve for that sequencer.
+    pub(super) fn post_stranger(
+        &self,
+        to: Caller,
+        loglet: LogletId,
+        round: u32,
+        verdict: Verdict,
+        out: &mut Effects,
+    ) {
         let state = ServerState::NOTHING;
         let message = StoredUpTo { loglet, verdict, round, expects: Offset::ZERO, state };
         out.post(to.node, Class::Data, SEQUENCER, message, Lsn::NONE);
     }
 
-    /// Handles an Advance, which raises the known tail without a Store (X14).
-    pub(super) fn on_advance(&mut self, from: Caller, m: Advance) {
-        let Some(copy) = self.kept.loglets.get_mut(&m.loglet) else { return };
+    /// Handles an Advance, which raises the known tail without a Store (X14). It carries no configuration. If the sequencer waits for an
+    /// answer, it must learn that there is no copy here, or it would ask for ever.
+    pub(super) fn on_advance(&mut self, from: Caller, m: Advance, out: &mut Effects) {
+        let copy = match self.loglet_copy(m.loglet, &Bytes::new(), out) {
+            Ok(copy) => copy,
+            Err(verdict) => {
+                if m.confirm {
+                    hit("native.server.advance_without_copy");
+                    self.post_stranger(from, m.loglet, NO_ROUND, verdict, out);
+                }
+                return;
+            }
+        };
         if !from_sequencer(copy, from, m.life) {
             return;
         }

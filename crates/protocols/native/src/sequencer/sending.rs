@@ -150,15 +150,19 @@ impl Sequencer {
             if server.useless || (server.sealed && ordering.state == SequencingState::Open) {
                 continue;
             }
-            let link = self.env.link(server.node, Class::Data);
-            if link == Link::Full && server.next < ordering.next {
-                by(now.after(QUEUE_RETRY));
-            }
             let unstored = !ordering.window.is_empty() && server.owes(ordering.next);
             let untold =
                 ordering.window.is_empty() && server.confirmed < ordering.known_tail && !server.sealed;
-            if (unstored || untold) && link == Link::Up {
-                by(server.progress_at.after(resend));
+            let unsent = server.next < ordering.next || (untold && server.told < ordering.known_tail);
+            match self.env.link(server.node, Class::Data) {
+                Link::Up if unstored || untold => by(server.progress_at.after(resend)),
+                // Nobody reports that the queue has room again.
+                Link::Full if unsent && !server.sealed => {
+                    hit("native.sequencer.queue_full");
+                    by(now.after(QUEUE_RETRY));
+                }
+                Link::Full if unstored || untold => by(now.after(resend)),
+                Link::Up | Link::Full | Link::Down => {}
             }
             if untold
                 && server.told < ordering.known_tail
@@ -197,6 +201,10 @@ impl Sequencer {
             if server.sealed || server.useless || now < server.progress_at.after(resend) {
                 continue;
             }
+            // What is sent now would be lost, and yet count as sent.
+            if self.env.link(server.node, Class::Data) != Link::Up {
+                continue;
+            }
             if !idle && server.owes(next) {
                 hit("native.sequencer.resend");
                 server.progress_at = now;
@@ -206,6 +214,13 @@ impl Sequencer {
                 hit("native.sequencer.tell_again");
                 server.progress_at = now;
                 server.told = known_tail;
+                if !server.configured {
+                    // The server may have been away since before it got its first Store. Only a message with the configuration makes a
+                    // copy there, and only a copy can learn what it lacks and fetch it.
+                    hit("native.sequencer.tell_config");
+                    let info = Info { loglet, config: ordering.config_bytes.clone() };
+                    out.post(server.node, Class::Data, LOG_SERVER, info, NOTHING_STAGED);
+                }
                 let life = self.env.incarnation();
                 let message = Advance { loglet, life, known_tail, confirm: true };
                 out.post(server.node, Class::Data, LOG_SERVER, message, NOTHING_STAGED);
