@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{NodeId, Ticket};
-use atoll_db::{BarrierError, Direction, Finding, Halt, KeyRange, OutOfService, ProposeError, RotKind};
+use atoll_db::{
+    BarrierError, Direction, Finding, Halt, KeyRange, MemoryStore, OutOfService, ProposeError, RotKind,
+};
 use common::world::World;
 use common::{add, items};
 
@@ -84,6 +86,30 @@ fn a_replica_that_differs_is_noticed_and_refilled() {
     assert_eq!(world.nodes[0].db.health().refills, 0);
     let bad = |n: usize| world.nodes[n].engine.view().get(b"bad").unwrap();
     assert_eq!(bad(2), bad(0));
+}
+
+/// Doors write nothing that is so long, but earlier ones did. Every replica has it, so one that is refilled must get it.
+#[test]
+fn a_row_longer_than_any_chunk_reaches_a_replica_that_is_refilled() {
+    let mut world = World::new(13);
+    let engine = world.nodes[0].engine.clone();
+    for (key, bytes) in [("a", 10), ("b", 5_000_000), ("c", 10), ("d", 3_000_000)] {
+        drop(engine.propose(common::long(key, bytes)).unwrap());
+    }
+    let mut run = |world: &mut World| {
+        for n in 0..200 {
+            world.propose(n % 2, 1);
+            world.driver.run_for(Duration::from_millis(3));
+        }
+    };
+    run(&mut world);
+    // Everything up to here is trimmed from the log, which keeps 20 entries.
+    world.stores[2] = MemoryStore::new();
+    world.kill(2);
+    run(&mut world);
+    assert_eq!(world.nodes[2].db.health().refills, 1);
+    assert_eq!(world.nodes[2].engine.view().get(b"b").unwrap().unwrap().len(), 5_000_000);
+    assert!(items(&world.nodes[2].engine.view()) == items(&world.nodes[0].engine.view()));
 }
 
 /// A replica that is found to be wrong accepts no reads or writes until it has been refilled from a peer.

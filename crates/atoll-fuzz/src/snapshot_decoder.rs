@@ -11,6 +11,8 @@ use bytes::Bytes;
 const BEFORE_CHECKSUM: usize = 9;
 /// The most bytes that the entries of a chunk may take.
 const MOST_BYTES: usize = 1_010_000;
+/// The most bytes that an entry may take that has a chunk of its own.
+const MOST_LONE_BYTES: usize = 16 * 1024 * 1024;
 
 /// The first byte selects: the rest is a chunk, a chunk whose checksum is corrected, or a message.
 pub fn run(input: &[u8]) {
@@ -33,12 +35,17 @@ pub fn run(input: &[u8]) {
 }
 
 fn chunk(bytes: Vec<u8>) {
-    let Ok(chunk) = Chunk::decode(Bytes::from(bytes), LevelRange::OURS) else { return };
+    let bytes = Bytes::from(bytes);
+    let (file, peer) =
+        (Chunk::decode(bytes.clone(), LevelRange::OURS), Chunk::decode_from_peer(bytes, LevelRange::OURS));
+    assert!(file.is_err() || file == peer, "a file has a chunk that no peer may send");
+    let Ok(chunk) = peer else { return };
     let total: usize = chunk.0.iter().map(|(key, value)| key.len() + value.len()).sum();
-    assert!(total <= MOST_BYTES, "{total} bytes were unpacked");
+    let most = if file.is_ok() { MOST_BYTES } else { MOST_LONE_BYTES };
+    assert!(total <= most && (file.is_ok() || chunk.0.len() == 1), "{total} bytes were unpacked");
     assert!(chunk.0.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys out of order were let in");
     assert_eq!(
-        Chunk::decode(chunk.encode(Level::FIRST), LevelRange::OURS).as_ref(),
+        Chunk::decode_from_peer(chunk.encode(Level::FIRST), LevelRange::OURS).as_ref(),
         Ok(&chunk),
         "packed anew, it is another chunk"
     );
@@ -58,6 +65,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Chunk::default(),
         Chunk((1..20).map(|n| entry(n, 10 * usize::from(n))).collect()),
         Chunk(vec![entry(3, 50_000)]),
+        Chunk(vec![entry(4, 2_000_000)]),
     ];
     let mut seeds = Vec::new();
     for chunk in chunks {

@@ -16,6 +16,10 @@ const HEADER_BYTES: usize = 13;
 const ENTRY_HEADER_BYTES: usize = 8;
 /// The maximum size of the entries in a chunk before compression. It has room for one entry of the maximum length.
 pub(super) const MAX_PLAIN_BYTES: usize = 1_010_000;
+/// The maximum size of an entry that has a chunk of its own, before compression. Doors bound what they write far below
+/// [`MAX_PLAIN_BYTES`], but earlier ones left a gap: a transaction of ZooKeeper could store an access control list of 5 MB. Every
+/// replica has such an entry, so a peer must be able to pass it on.
+const MAX_LONE_BYTES: usize = 16 * 1024 * 1024;
 /// The level of compression. It is fast and reduces text to about a third of its size.
 const LEVEL: i32 = 1;
 
@@ -85,7 +89,25 @@ impl Chunk {
     ///
     /// # Errors
     /// See [`ChunkError`]. Nothing is allocated beyond a chunk's limit.
-    pub fn decode(mut bytes: Bytes, reads: LevelRange) -> Result<Chunk, ChunkError> {
+    pub fn decode(bytes: Bytes, reads: LevelRange) -> Result<Chunk, ChunkError> {
+        Chunk::unpack(bytes, reads, MAX_PLAIN_BYTES)
+    }
+
+    /// Decodes a chunk that a peer has sent from its state. Unlike [`Chunk::decode`], accepts a longer chunk if it has only one entry.
+    /// Commands must not use this: replicas with earlier programs would decide otherwise.
+    ///
+    /// # Errors
+    /// See [`ChunkError`]. Nothing is allocated beyond the limit of an entry.
+    pub fn decode_from_peer(bytes: Bytes, reads: LevelRange) -> Result<Chunk, ChunkError> {
+        let chunk = Chunk::unpack(bytes, reads, MAX_LONE_BYTES)?;
+        let size: usize = chunk.0.iter().map(|(key, value)| size_of(key, value)).sum();
+        if size > MAX_PLAIN_BYTES + MORE_BYTES && chunk.0.len() > 1 {
+            return Err(ChunkError::Malformed("longer than any chunk of several entries"));
+        }
+        Ok(chunk)
+    }
+
+    fn unpack(mut bytes: Bytes, reads: LevelRange, most_bytes: usize) -> Result<Chunk, ChunkError> {
         if bytes.len() < HEADER_BYTES || bytes[..4] != MAGIC {
             return Err(ChunkError::NoChunk);
         }
@@ -100,7 +122,7 @@ impl Chunk {
         if found != expected {
             return Err(ChunkError::Damaged { found, expected });
         }
-        if plain_bytes > MAX_PLAIN_BYTES + MORE_BYTES {
+        if plain_bytes > most_bytes + MORE_BYTES {
             return Err(ChunkError::Malformed("longer than any chunk"));
         }
         let plain = zstd::bulk::decompress(&bytes, plain_bytes)
@@ -173,5 +195,20 @@ mod tests {
             Chunk::decode(lying.into(), LevelRange::OURS),
             Err(ChunkError::Malformed("longer than any chunk"))
         );
+    }
+
+    #[test]
+    fn one_long_entry_is_taken_from_a_peer_and_nothing_else_that_is_long() {
+        let entry = |n: u8, length| (Bytes::from(vec![n]), Bytes::from(vec![n; length]));
+        let pack = |entries: &[_]| Chunk(entries.to_vec()).encode(Level::FIRST);
+        let long = Err(ChunkError::Malformed("longer than any chunk"));
+        let lone = vec![entry(1, MAX_LONE_BYTES - ENTRY_HEADER_BYTES - 1)];
+        assert_eq!(Chunk::decode(pack(&lone), LevelRange::OURS), long);
+        assert_eq!(Chunk::decode_from_peer(pack(&lone), LevelRange::OURS), Ok(Chunk(lone)));
+        let longer = vec![entry(1, MAX_LONE_BYTES + MORE_BYTES)];
+        assert_eq!(Chunk::decode_from_peer(pack(&longer), LevelRange::OURS), long);
+        for pair in [[entry(1, MAX_PLAIN_BYTES), entry(2, 1)], [entry(1, 1), entry(2, MAX_PLAIN_BYTES)]] {
+            assert!(Chunk::decode_from_peer(pack(&pair), LevelRange::OURS).is_err(), "several entries");
+        }
     }
 }

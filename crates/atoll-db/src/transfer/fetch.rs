@@ -57,7 +57,7 @@ impl Fetch {
         let told = self.env.within(PIECE_WITHIN, self.env.call(self.peer, ask)).await;
         let told = told.map_err(|_| FetchError::Late(self.peer))??;
         let bytes = told.chunk.len() as u64;
-        let items = Chunk::decode(told.chunk, self.env.levels().reads())
+        let items = Chunk::decode_from_peer(told.chunk, self.env.levels().reads())
             .map_err(|e| FetchError::Chunk(self.peer, e))?
             .0;
         let other = self.snapshot != 0 && told.snapshot != self.snapshot;

@@ -50,6 +50,11 @@ pub fn salted(key: &str) -> Bytes {
     format!("x{key}=").into()
 }
 
+/// Returns a command that writes a value of this many bytes, which may be more than a command or a chunk of a snapshot may have.
+pub fn long(key: &str, bytes: usize) -> Bytes {
+    format!("l{key}={bytes}").into()
+}
+
 /// Returns a command that replies with the cached sum.
 pub fn sum() -> Bytes {
     Bytes::from_static(b"s=")
@@ -120,6 +125,10 @@ impl Application for Map {
                 tx.rollback(&savepoint);
                 self.sum = None;
                 Ok(Bytes::from_static(b"one part"))
+            }
+            "l" => {
+                let bytes = usize::try_from(number(value.as_bytes())).unwrap_or(0);
+                Ok(self.write(tx, key, &"long ".repeat(bytes / 5)))
             }
             "x" => {
                 tx.put(key.as_bytes(), self.salt.to_string());

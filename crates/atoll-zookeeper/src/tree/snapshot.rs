@@ -198,8 +198,10 @@ impl Snapshot {
                 return Err(short());
             }
             let at = file.len() - rest.len();
-            let chunk = Chunk::decode(rest.split_to(length), LevelRange::OURS);
-            let more = chunk.map_err(|error| SnapshotError::Chunk { chunk: number, at, error })?.0;
+            let packed = rest.split_to(length);
+            let fault =
+                |error| too_long(&packed).unwrap_or(SnapshotError::Chunk { chunk: number, at, error });
+            let more = Chunk::decode(packed.clone(), LevelRange::OURS).map_err(fault)?.0;
             if more.first().zip(entries.last()).is_some_and(|((next, _), (last, _))| next <= last) {
                 return Err(SnapshotError::Order(number));
             }
@@ -276,6 +278,15 @@ impl Snapshot {
         }
         Ok(())
     }
+}
+
+/// Names the entry of a chunk that has only one, which is longer than a chunk may be. Earlier doors let a transaction store such an ACL.
+/// The tree with it works, but replicas with earlier programs refuse to restore it, so all of them must.
+fn too_long(chunk: &Bytes) -> Option<SnapshotError> {
+    let lone = Chunk::decode_from_peer(chunk.clone(), LevelRange::OURS).ok()?.0;
+    let (key, _) = lone.first()?;
+    let what = key::path_of_node(key).unwrap_or_else(|| key.escape_ascii().to_string());
+    Some(unfit(&what, "too long to be restored; set a shorter ACL, and take the snapshot again"))
 }
 
 fn unfit(what: &str, fault: &'static str) -> SnapshotError {
@@ -409,6 +420,13 @@ mod tests {
         let large = vec![7; CHUNK_BYTES];
         let bytes = file(&[(b"b", &large), (b"a", &large)]);
         assert_eq!(Snapshot::read(&bytes.into()), Err(SnapshotError::Order(2)));
+    }
+
+    #[test]
+    fn an_entry_that_is_too_long_is_named() {
+        let bytes = file(&[(b"n/a\0b", &[7; 2_000_000]), (b"z", b"x")]);
+        let refused = Snapshot::read(&bytes.into()).unwrap_err();
+        assert!(matches!(&refused, SnapshotError::Unfit { what, .. } if what == "/a/b"), "{refused}");
     }
 
     #[test]
