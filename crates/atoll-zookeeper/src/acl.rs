@@ -4,6 +4,7 @@
 //! The node that a client is connected to determines the client's ids. They are part of each write, which is checked against them
 //! when it is applied. At that point `auth` is replaced by these ids.
 
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use base64::Engine as _;
@@ -25,6 +26,8 @@ pub const OPEN: Acl<'static> = Acl { perms: perms::ALL, id: ANYONE };
 pub const READ_ONLY: Acl<'static> = Acl { perms: perms::READ, id: ANYONE };
 /// The scheme of a client that may do everything, whatever the ACL says.
 pub const SUPER: &str = "super";
+/// Up to this many entries or ids are compared one by one, which is faster than a set.
+const FEW: usize = 8;
 
 /// Returns the id that the `digest` scheme stores instead of a password: `user:` and the base64 of the SHA-1 of `user:password`.
 pub fn digest_id(user_and_password: &str) -> String {
@@ -64,44 +67,107 @@ fn is_proof(scheme: &str) -> bool {
     matches!(scheme, "digest" | "x509" | "sasl" | SUPER)
 }
 
-/// Returns a client's ACL with `auth` replaced by the client's own ids, and without duplicate entries.
+/// Why an ACL cannot be made whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotWhole {
+    /// It is empty, or contains an unknown scheme or an invalid id.
+    Invalid,
+    /// It is longer than allowed.
+    Long,
+}
+
+/// The size of an entry in its stored form, in bytes.
+fn bytes_of(entry: &Acl<'_>) -> usize {
+    12 + entry.id.scheme.len() + entry.id.id.len()
+}
+
+/// An ACL that is being made whole. It has no duplicate entries.
+#[derive(Debug, Default)]
+struct Whole<'a> {
+    out: Vec<Acl<'a>>,
+    /// The entries of `out`, if they are more than a few.
+    known: HashSet<Acl<'a>>,
+    bytes: usize,
+    /// The number of comparisons and look-ups, which a test bounds.
+    looks: usize,
+}
+
+impl<'a> Whole<'a> {
+    fn push(&mut self, entry: Acl<'a>) {
+        let is_new = if self.out.len() <= FEW {
+            self.looks += self.out.len();
+            !self.out.contains(&entry)
+        } else {
+            if self.known.is_empty() {
+                self.known.extend(&self.out);
+            }
+            self.looks += 1;
+            self.known.insert(entry)
+        };
+        if is_new {
+            self.bytes += bytes_of(&entry);
+            self.out.push(entry);
+        }
+    }
+
+    /// Adds all entries of `list`, with `auth` replaced by the client's own ids. With `bounded`, stops as soon as the result is longer
+    /// than a door accepts.
+    fn extend(&mut self, list: &[Acl<'a>], client: &[Id<'a>], bounded: bool) -> Result<(), NotWhole> {
+        if list.len() > MAX_ENTRIES {
+            return Err(NotWhole::Long);
+        }
+        let mut replaced = BTreeSet::new();
+        for entry in list {
+            let Id { scheme, id } = entry.id;
+            let fine = match scheme {
+                "world" => id == ANYONE.id,
+                // All of its entries are already there.
+                "auth" if !replaced.insert(entry.perms) => continue,
+                "auth" => client.iter().any(|c| is_proof(c.scheme)),
+                "digest" => id.split(':').count() == 2,
+                "ip" => network(id).is_some(),
+                "x509" | "sasl" => !id.is_empty(),
+                _ => false,
+            };
+            if !fine {
+                return Err(NotWhole::Invalid);
+            }
+            let (own, itself) = if scheme == "auth" { (client, None) } else { (&[][..], Some(entry.id)) };
+            for id in own.iter().filter(|c| is_proof(c.scheme)).copied().chain(itself) {
+                self.push(Acl { perms: entry.perms, id });
+                if bounded && (self.out.len() > MAX_ENTRIES || self.bytes > MAX_BYTES) {
+                    return Err(NotWhole::Long);
+                }
+            }
+        }
+        if self.out.is_empty() { Err(NotWhole::Invalid) } else { Ok(()) }
+    }
+}
+
+/// Returns a client's ACL with `auth` replaced by the client's own ids, and without duplicate entries. Every replica applies it to what
+/// is in the log, so the result may be longer than a door accepts today.
 ///
 /// # Errors
 /// InvalidACL: the ACL is empty or too long, or contains an unknown scheme or an invalid id.
 pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>>, ErrorCode> {
-    if list.len() > MAX_ENTRIES {
-        return Err(ErrorCode::InvalidAcl);
+    let mut whole = Whole::default();
+    whole.extend(list, client, false).map(|()| whole.out).map_err(|_| ErrorCode::InvalidAcl)
+}
+
+/// Returns whether an ACL is longer than a door accepts, as the client sent it or with `auth` replaced. An ACL that is invalid for
+/// another reason need not count as long. The work is bounded, because the thread of the door does it.
+pub fn is_long_made_whole(list: &[Acl<'_>], client: &[Id<'_>]) -> bool {
+    if is_long(list) {
+        return true;
     }
-    let mut out: Vec<Acl<'a>> = Vec::with_capacity(list.len());
-    let mut push = |entry: Acl<'a>| {
-        if !out.contains(&entry) {
-            out.push(entry);
-        }
-    };
-    for entry in list {
-        let Id { scheme, id } = entry.id;
-        let fine = match scheme {
-            "world" => id == ANYONE.id,
-            "auth" => {
-                let mut proofs = client.iter().filter(|c| is_proof(c.scheme)).peekable();
-                let some = proofs.peek().is_some();
-                proofs.for_each(|proof| push(Acl { perms: entry.perms, id: *proof }));
-                if !some {
-                    return Err(ErrorCode::InvalidAcl);
-                }
-                continue;
-            }
-            "digest" => id.split(':').count() == 2,
-            "ip" => network(id).is_some(),
-            "x509" | "sasl" => !id.is_empty(),
-            _ => false,
-        };
-        if !fine {
-            return Err(ErrorCode::InvalidAcl);
-        }
-        push(*entry);
-    }
-    if out.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(out) }
+    let auths = list.iter().filter(|entry| entry.id.scheme == "auth").count();
+    let proofs = || client.iter().filter(|c| is_proof(c.scheme));
+    let own_bytes: usize = proofs().map(|id| bytes_of(&Acl { perms: 0, id: *id })).sum();
+    let most_bytes = list.iter().map(bytes_of).sum::<usize>() + auths * own_bytes;
+    let most_entries = list.len() + auths * proofs().count();
+    // Only duplicate entries can make it shorter than this.
+    (most_entries > MAX_ENTRIES || most_bytes > MAX_BYTES)
+        && Whole::default().extend(list, client, true) == Err(NotWhole::Long)
 }
 
 /// Returns whether a client with these ids may do everything, whatever the ACLs say.
@@ -128,8 +194,7 @@ pub fn stored(list: &[Acl<'_>]) -> Vec<u8> {
 
 /// Returns whether an ACL is longer than a door accepts.
 pub fn is_long(list: &[Acl<'_>]) -> bool {
-    let bytes = |entry: &Acl<'_>| 12 + entry.id.scheme.len() + entry.id.id.len();
-    list.len() > MAX_ENTRIES || list.iter().map(bytes).sum::<usize>() > MAX_BYTES
+    list.len() > MAX_ENTRIES || list.iter().map(bytes_of).sum::<usize>() > MAX_BYTES
 }
 
 /// Decodes a stored ACL.
@@ -161,6 +226,8 @@ pub fn masked(list: &[Acl<'_>]) -> Vec<(i32, String, String)> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
     use super::*;
 
     fn entry<'a>(perms: i32, scheme: &'a str, id: &'a str) -> Acl<'a> {
@@ -219,5 +286,163 @@ mod tests {
         assert_eq!(of_stored(&stored(&list)), list);
         assert_eq!(of_stored(&stored(&[OPEN])), [OPEN]);
         assert!(stored(&[OPEN]).is_empty());
+    }
+
+    /// A client with this many proofs of its identity, after its address.
+    fn ids(names: &[String]) -> Vec<Id<'_>> {
+        let address = Id { scheme: "ip", id: "10.1.2.3" };
+        std::iter::once(address).chain(names.iter().map(|id| Id { scheme: "digest", id })).collect()
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("a{n}:{}", "h".repeat(28))).collect()
+    }
+
+    fn auths(count: i32) -> Vec<Acl<'static>> {
+        (1..=count).map(|perms| entry(perms, "auth", "")).collect()
+    }
+
+    #[test]
+    fn the_longest_list_is_made_whole_with_one_look_at_each_entry() {
+        let names = names(63);
+        let mut whole = Whole::default();
+        assert_eq!(whole.extend(&auths(1_024), &ids(&names), false), Ok(()));
+        assert_eq!(whole.out.len(), 1_024 * 63);
+        assert!(whole.looks < 1_024 * 63 + 100, "{} looks", whole.looks);
+        // The same permissions again add nothing, and are not looked at.
+        let again = vec![entry(1, "auth", ""); 1_024];
+        let mut whole = Whole::default();
+        assert_eq!(whole.extend(&again, &ids(&names), false), Ok(()));
+        assert!(whole.out.len() == 63 && whole.looks < 200, "{} looks", whole.looks);
+    }
+
+    #[test]
+    fn a_door_looks_at_no_more_of_a_list_than_it_accepts() {
+        let names = names(63);
+        let client = ids(&names);
+        // The entry at the end would make it invalid, if it were reached.
+        let list = [auths(1_000), vec![entry(1, "guess", "")]].concat();
+        let mut whole = Whole::default();
+        assert_eq!(whole.extend(&list, &client, true), Err(NotWhole::Long));
+        assert!(whole.out.len() <= MAX_ENTRIES + 1 && whole.bytes <= MAX_BYTES + 100);
+        assert!(is_long_made_whole(&list, &client) && !is_long(&list));
+        // 5 × 63 entries of about 50 bytes are just below the limit, and 6 × 63 are above it.
+        assert!(!is_long_made_whole(&auths(5), &client) && is_long_made_whole(&auths(6), &client));
+        assert!(!is_long_made_whole(&vec![entry(1, "auth", ""); 1_024], &client));
+        assert!(
+            !is_long_made_whole(&auths(300), &client[..2]) && is_long_made_whole(&auths(400), &client[..2])
+        );
+        assert!(!is_long_made_whole(&[entry(1, "guess", "")], &client), "invalid, but not long");
+    }
+
+    /// The definitions that replicas with earlier programs use.
+    mod earlier {
+        use super::*;
+
+        pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>>, ErrorCode> {
+            if list.len() > MAX_ENTRIES {
+                return Err(ErrorCode::InvalidAcl);
+            }
+            let mut out: Vec<Acl<'a>> = Vec::with_capacity(list.len());
+            let mut push = |entry: Acl<'a>| {
+                if !out.contains(&entry) {
+                    out.push(entry);
+                }
+            };
+            for entry in list {
+                let Id { scheme, id } = entry.id;
+                let fine = match scheme {
+                    "world" => id == ANYONE.id,
+                    "auth" => {
+                        let mut proofs = client.iter().filter(|c| is_proof(c.scheme)).peekable();
+                        let some = proofs.peek().is_some();
+                        proofs.for_each(|proof| push(Acl { perms: entry.perms, id: *proof }));
+                        if !some {
+                            return Err(ErrorCode::InvalidAcl);
+                        }
+                        continue;
+                    }
+                    "digest" => id.split(':').count() == 2,
+                    "ip" => network(id).is_some(),
+                    "x509" | "sasl" => !id.is_empty(),
+                    _ => false,
+                };
+                if !fine {
+                    return Err(ErrorCode::InvalidAcl);
+                }
+                push(*entry);
+            }
+            if out.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(out) }
+        }
+    }
+
+    /// Ids of which many are equal, and some are invalid.
+    fn any_id() -> impl Strategy<Value = (&'static str, &'static str)> {
+        let plain = prop::sample::select(vec![
+            ("world", "anyone"),
+            ("world", "x"),
+            ("auth", ""),
+            ("auth", "x"),
+            ("digest", "u:h"),
+            ("digest", "v:h"),
+            ("digest", ":"),
+            ("digest", "u"),
+            ("ip", "10.1.2.3"),
+            ("ip", "10.0.0.0/8"),
+            ("ip", "::/0"),
+            ("ip", "x"),
+            ("x509", "CN=a"),
+            ("x509", ""),
+            ("sasl", "bob"),
+            (SUPER, ""),
+            ("guess", "x"),
+            ("", ""),
+        ]);
+        // Most lists must be valid, so invalid entries are rare.
+        let valid = prop::sample::select(vec![
+            ("auth", ""),
+            ("digest", "u:h"),
+            ("digest", "w:h"),
+            ("ip", "10.0.0.0/9"),
+            ("world", "anyone"),
+        ]);
+        prop_oneof![20 => valid, 1 => plain]
+    }
+
+    fn any_client() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+        let id = prop::sample::select(vec![
+            ("ip", "10.1.2.3"),
+            ("ip", "::1"),
+            ("ip", "x"),
+            ("digest", "u:h"),
+            ("digest", "v:h"),
+            ("digest", ":"),
+            ("x509", "CN=a"),
+            ("sasl", "bob"),
+            ("world", "x"),
+            ("digest", "w:h"),
+            ("digest", "y:h"),
+            ("x509", "10.1.2.3"),
+        ]);
+        let with_super = prop::bool::weighted(0.1);
+        (prop::collection::vec(id, 0..12), with_super).prop_map(|(mut ids, with_super)| {
+            ids.extend(with_super.then_some((SUPER, "")));
+            ids
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_applied_is_as_it_was(
+            list in prop::collection::vec((0..40_i32, any_id()), 0..60),
+            client in any_client(),
+        ) {
+            let list: Vec<_> = list.into_iter().map(|(perms, (scheme, id))| entry(perms, scheme, id)).collect();
+            let client: Vec<_> = client.into_iter().map(|(scheme, id)| Id { scheme, id }).collect();
+            let whole = made_whole(&list, &client);
+            prop_assert_eq!(&whole, &earlier::made_whole(&list, &client));
+            let is_long_whole = is_long(&list) || whole.is_ok_and(|whole| is_long(&whole));
+            prop_assert_eq!(is_long_made_whole(&list, &client), is_long_whole);
+        }
     }
 }

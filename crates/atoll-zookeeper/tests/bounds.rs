@@ -11,10 +11,10 @@ use atoll_zookeeper::Options;
 use atoll_zookeeper::acl::digest_id;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode, xid};
 use atoll_zookeeper::jute::records::{Acl, Id};
-use atoll_zookeeper::jute::reply::{CountReply, GetDataReply, ImportReply, NamesReply};
+use atoll_zookeeper::jute::reply::{CountReply, GetAclReply, GetDataReply, ImportReply, NamesReply};
 use atoll_zookeeper::jute::request::{
-    AuthRequest, CreateRequest, ImportRequest, PathRequest, Request, SetAclRequest, SetDataRequest,
-    SetWatches2Request, SetWatchesRequest, VersionRequest, WatchedRequest,
+    AuthRequest, CreateRequest, ImportRequest, PathRequest, Request, SetAclRequest,
+    SetDataRequest, SetWatches2Request, SetWatchesRequest, VersionRequest, WatchedRequest,
 };
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest, MultiRequest, MultiResult};
 use atoll_zookeeper::jute::{Jute, Reader};
@@ -32,6 +32,12 @@ fn get(path: &str) -> Request<'_> {
 
 fn children(path: &str) -> Request<'_> {
     Request::GetChildren(watched(path))
+}
+
+fn add_auth(c: &mut Client, secret: &str) {
+    let auth = AuthRequest { kind: 0, scheme: "digest", auth: Some(secret.as_bytes()) };
+    c.send_as(xid::AUTH, &Request::Auth(auth));
+    assert_eq!(c.answer(xid::AUTH).0, 0);
 }
 
 fn open() -> Vec<Acl<'static>> {
@@ -154,9 +160,7 @@ fn only_the_superuser_imports_and_nobody_uses_up_the_epochs() {
     for newest in [1, i64::MAX] {
         assert_eq!(c.call(&import(newest)).0, ErrorCode::NoAuth.number());
     }
-    let auth = AuthRequest { kind: 0, scheme: "digest", auth: Some(b"root:toor") };
-    c.send_as(xid::AUTH, &Request::Auth(auth));
-    assert_eq!(c.answer(xid::AUTH).0, 0);
+    add_auth(&mut c, "root:toor");
     for newest in [-1, i64::MAX, 0x40_0000 << 32] {
         assert_eq!(c.call(&import(newest)).0, ErrorCode::BadArguments.number(), "{newest:#x}");
     }
@@ -190,6 +194,30 @@ fn what_would_cost_every_node_much_is_refused_before_it_is_replicated() {
     let ops = vec![MultiOp::Create(of_create)];
     assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, invalid);
     assert_eq!(c.call(&Request::SetAcl(SetAclRequest { path: "/x", acl, version: -1 })).0, invalid);
+}
+
+#[test]
+fn auth_stands_for_no_more_entries_than_a_list_may_have() {
+    let mut c = Client::connect(door(Options::default()));
+    // With the address, these are all ids that a connection keeps.
+    (0..63).for_each(|n| add_auth(&mut c, &format!("a{n}:p")));
+    let auth = Id { scheme: "auth", id: "" };
+    let auths = |count: i32| (1..=count).map(|perms| Acl { perms, id: auth }).collect::<Vec<_>>();
+    let made = |acl: Vec<Acl<'static>>| CreateRequest { path: "/l", data: None, acl, flags: 0 };
+    let invalid = ErrorCode::InvalidAcl.number();
+    // 6.4 KB as it is sent, 1.2 MB as it would be kept, or 3 MB for the longest one.
+    for count in [400, 1_024] {
+        let ops = vec![MultiOp::Create2(made(open())), MultiOp::Create(made(auths(count)))];
+        assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, invalid, "{count} in a transaction");
+        assert_eq!(c.call(&Request::Create(made(auths(count)))).0, invalid, "{count}");
+        let set = SetAclRequest { path: "/", acl: auths(count), version: -1 };
+        assert_eq!(c.call(&Request::SetAcl(set)).0, invalid, "{count} in a setACL");
+    }
+    assert_eq!(c.call(&get("/l")).0, ErrorCode::NoNode.number(), "nothing of this happened");
+    let ops = vec![MultiOp::Create(made(auths(5)))];
+    assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, 0);
+    let (err, body) = c.call(&Request::GetAcl(PathRequest { path: "/l" }));
+    assert_eq!((err, GetAclReply::parse(&body).unwrap().acl.len()), (0, 5 * 63));
 }
 
 #[test]

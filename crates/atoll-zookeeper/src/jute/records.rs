@@ -33,7 +33,7 @@ record! {
 
 record! {
     /// An id: a scheme, and an id within that scheme.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     Id<'a> {
         /// `world`, `auth`, `digest`, `ip`, `x509`, `sasl` or `super`.
         scheme: &'a str,
@@ -44,7 +44,7 @@ record! {
 
 record! {
     /// An entry of an ACL.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     Acl<'a> {
         /// A combination of [`perms`](super::codes::perms).
         perms: i32,

@@ -43,16 +43,14 @@ fn check_list(list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     // The list that most clients send needs no check.
     match list == [acl::OPEN] {
         true => Ok(()),
-        false if acl::is_long(list) || acl::is_long(&acl::made_whole(list, client)?) => {
-            Err(ErrorCode::InvalidAcl)
-        }
-        false => Ok(()),
+        false if acl::is_long_made_whole(list, client) => Err(ErrorCode::InvalidAcl),
+        false => acl::made_whole(list, client).map(drop),
     }
 }
 
 /// Checks a transaction, in addition to the checks when it is applied. It refuses modes that ZooKeeper does not know, and anything
 /// that would be expensive on all nodes.
-fn check_multi(ops: &[MultiOp<'_>]) -> Result<(), ErrorCode> {
+fn check_multi(ops: &[MultiOp<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     // To ZooKeeper, an unknown mode is no valid operation, so the whole transaction is refused.
     if !ops.iter().all(has_mode) {
         return Err(ErrorCode::MarshallingError);
@@ -65,7 +63,7 @@ fn check_multi(ops: &[MultiOp<'_>]) -> Result<(), ErrorCode> {
         };
         match () {
             () if path::is_deep(path) => Err(ErrorCode::BadArguments),
-            () if acl::is_long(list) => Err(ErrorCode::InvalidAcl),
+            () if acl::is_long_made_whole(list, client) => Err(ErrorCode::InvalidAcl),
             () => Ok(()),
         }
     })
@@ -105,7 +103,7 @@ fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
         Request::Delete(r) => path::parent(r.path).map(drop),
         Request::SetData(r) => path::valid(r.path).map(drop),
         // The ACLs are checked when the transaction is applied.
-        Request::Multi(r) => check_multi(&r.ops),
+        Request::Multi(r) => check_multi(&r.ops, client),
         Request::Import(r) => check_import(&r, client),
         _ => Err(ErrorCode::Unimplemented),
     }
