@@ -9,6 +9,8 @@ use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::jute::codes::{ErrorCode, perms};
 use crate::jute::records::{Acl, Id};
@@ -55,11 +57,10 @@ fn leading(address: IpAddr, bits: u32) -> u128 {
     }
 }
 
-fn is_in_network(client: &str, allowed: &str) -> bool {
-    let (Ok(client), Some((address, bits))) = (client.parse::<IpAddr>(), network(allowed)) else {
-        return false;
-    };
-    client.is_ipv4() == address.is_ipv4() && leading(client, bits) == leading(address, bits)
+fn is_in_network(client: IpAddr, allowed: &str) -> bool {
+    network(allowed).is_some_and(|(address, bits)| {
+        client.is_ipv4() == address.is_ipv4() && leading(client, bits) == leading(address, bits)
+    })
 }
 
 /// Returns whether the ids of a scheme prove an identity. An address does not.
@@ -175,16 +176,95 @@ pub fn is_super(client: &[Id<'_>]) -> bool {
     client.iter().any(|id| id.scheme == SUPER)
 }
 
+/// A client's ids, arranged for the entries of an ACL.
+struct Who<'c> {
+    addresses: SmallVec<[IpAddr; 1]>,
+    /// Scheme and id of the others. If the ACL has more than a few entries, they are in order.
+    others: SmallVec<[(&'c str, &'c str); 4]>,
+    are_in_order: bool,
+}
+
+impl<'c> Who<'c> {
+    fn new(client: &[Id<'c>], entries: usize) -> Self {
+        let addresses =
+            client.iter().filter(|c| c.scheme == "ip").filter_map(|c| c.id.parse().ok()).collect();
+        let others = client.iter().filter(|c| c.scheme != "ip").map(|c| (c.scheme, c.id));
+        let mut others: SmallVec<[_; 4]> = others.collect();
+        let are_in_order = entries > FEW;
+        if are_in_order {
+            others.sort_unstable();
+        }
+        Who { addresses, others, are_in_order }
+    }
+
+    /// Returns whether an entry with this id is for the client.
+    fn is(&self, id: Id<'_>) -> bool {
+        let Id { scheme, id: name } = id;
+        match scheme {
+            "world" if name == ANYONE.id => true,
+            "ip" => self.addresses.iter().any(|address| is_in_network(*address, name)),
+            _ if self.are_in_order => self.others.binary_search(&(scheme, name)).is_ok(),
+            _ => self.others.contains(&(scheme, name)),
+        }
+    }
+}
+
 /// Returns whether `list` gives at least one of the permissions `wanted` to a client with these ids.
-pub fn allows<'a>(list: impl IntoIterator<Item = Acl<'a>>, client: &[Id<'_>], wanted: i32) -> bool {
-    is_super(client)
-        || list.into_iter().filter(|entry| entry.perms & wanted != 0).any(|entry| {
-            entry.id == ANYONE
-                || client.iter().filter(|c| c.scheme == entry.id.scheme).any(|c| match c.scheme {
-                    "ip" => is_in_network(c.id, entry.id.id),
-                    _ => c.id == entry.id.id,
-                })
-        })
+pub fn allows(list: &[Acl<'_>], client: &[Id<'_>], wanted: i32) -> bool {
+    is_super(client) || {
+        let who = Who::new(client, list.len());
+        list.iter().any(|entry| entry.perms & wanted != 0 && who.is(entry.id))
+    }
+}
+
+/// Returns which of [`perms::ALL`] a stored ACL gives to a client with these ids.
+pub fn permitted(bytes: &[u8], client: &[Id<'_>]) -> i32 {
+    if bytes.is_empty() || is_super(client) {
+        return perms::ALL;
+    }
+    let list = of_stored(bytes);
+    let (who, mut given) = (Who::new(client, list.len()), 0);
+    for entry in list {
+        // An entry that adds nothing need not be looked up.
+        if entry.perms & perms::ALL & !given != 0 && who.is(entry.id) {
+            given |= entry.perms & perms::ALL;
+        }
+    }
+    given
+}
+
+/// What one client is permitted by the ACL that was judged last. Transactions, and the events of a node, judge the same one again and
+/// again, and a long one takes as much time as many writes.
+#[derive(Debug, Default)]
+pub struct Judged {
+    last: Option<(Bytes, i32)>,
+    /// The number of ACLs that were really judged, which tests bound.
+    judged: usize,
+}
+
+impl Judged {
+    /// Returns whether a stored ACL gives at least one of the permissions `wanted`, which are some of [`perms::ALL`]. `permits` judges
+    /// an ACL, for the same client each time.
+    pub fn allows(&mut self, list: &Bytes, wanted: i32, permits: impl FnOnce(&[u8]) -> i32) -> bool {
+        if list.is_empty() {
+            return true;
+        }
+        let given = match &self.last {
+            Some((last, given)) if last == list => *given,
+            _ => {
+                let given = permits(list);
+                self.last = Some((list.clone(), given));
+                self.judged += 1;
+                given
+            }
+        };
+        given & wanted != 0
+    }
+
+    /// Returns the number of ACLs that were not the one judged before them.
+    pub fn count(&self) -> usize {
+        self.judged
+    }
 }
 
 /// Encodes an ACL for the store. The open ACL takes no bytes.
@@ -208,7 +288,7 @@ pub fn of_stored(bytes: &[u8]) -> Vec<Acl<'_>> {
 
 /// Returns whether a stored ACL gives at least one of the permissions `wanted` to a client with these ids.
 pub fn stored_allows(bytes: &[u8], client: &[Id<'_>], wanted: i32) -> bool {
-    bytes.is_empty() || allows(of_stored(bytes), client, wanted)
+    bytes.is_empty() || allows(&of_stored(bytes), client, wanted)
 }
 
 /// Returns an ACL as it is shown to clients that may read but not administer the node: without password hashes.
@@ -242,13 +322,10 @@ mod tests {
 
     #[test]
     fn networks() {
-        assert!(is_in_network("10.1.2.3", "10.0.0.0/8") && !is_in_network("11.1.2.3", "10.0.0.0/8"));
-        assert!(is_in_network("10.1.2.3", "10.1.2.3") && !is_in_network("10.1.2.4", "10.1.2.3"));
-        assert!(
-            is_in_network("1.2.3.4", "0.0.0.0/0")
-                && is_in_network("::1", "::/0")
-                && !is_in_network("::1", "0.0.0.0/0")
-        );
+        let is_in = |client: &str, allowed| is_in_network(client.parse().unwrap(), allowed);
+        assert!(is_in("10.1.2.3", "10.0.0.0/8") && !is_in("11.1.2.3", "10.0.0.0/8"));
+        assert!(is_in("10.1.2.3", "10.1.2.3") && !is_in("10.1.2.4", "10.1.2.3"));
+        assert!(is_in("1.2.3.4", "0.0.0.0/0") && is_in("::1", "::/0") && !is_in("::1", "0.0.0.0/0"));
         for bad in ["10.0.0.0/33", "10.0.0", "::1/129", "x", "1.2.3.4/-1"] {
             assert!(network(bad).is_none(), "{bad}");
         }
@@ -276,13 +353,13 @@ mod tests {
     fn who_may_what() {
         let list = [entry(perms::READ, "ip", "10.0.0.0/8"), entry(perms::ALL, "digest", "u:h")];
         let from = |id| [Id { scheme: "ip", id }];
-        assert!(allows(list, &from("10.9.9.9"), perms::READ));
-        assert!(!allows(list, &from("10.9.9.9"), perms::WRITE));
-        assert!(!allows(list, &from("11.9.9.9"), perms::READ));
-        assert!(allows(list, &[Id { scheme: "digest", id: "u:h" }], perms::ADMIN));
-        assert!(!allows(list, &[Id { scheme: "digest", id: "u:g" }], perms::READ));
-        assert!(allows(list, &[Id { scheme: SUPER, id: "" }], perms::ADMIN));
-        assert!(allows([OPEN], &[], perms::DELETE));
+        assert!(allows(&list, &from("10.9.9.9"), perms::READ));
+        assert!(!allows(&list, &from("10.9.9.9"), perms::WRITE));
+        assert!(!allows(&list, &from("11.9.9.9"), perms::READ));
+        assert!(allows(&list, &[Id { scheme: "digest", id: "u:h" }], perms::ADMIN));
+        assert!(!allows(&list, &[Id { scheme: "digest", id: "u:g" }], perms::READ));
+        assert!(allows(&list, &[Id { scheme: SUPER, id: "" }], perms::ADMIN));
+        assert!(allows(&[OPEN], &[], perms::DELETE));
         assert_eq!(of_stored(&stored(&list)), list);
         assert_eq!(of_stored(&stored(&[OPEN])), [OPEN]);
         assert!(stored(&[OPEN]).is_empty());
@@ -335,6 +412,26 @@ mod tests {
         assert!(!is_long_made_whole(&[entry(1, "guess", "")], &client), "invalid, but not long");
     }
 
+    #[test]
+    fn the_same_list_is_judged_once() {
+        let names = names(63);
+        let client = ids(&names);
+        let list: Vec<Acl<'_>> = (1..860).map(|n| entry(n << 5, "digest", ":")).chain([OPEN]).collect();
+        let (long, other) = (Bytes::from(stored(&list)), Bytes::from(stored(&[READ_ONLY])));
+        let mut judged = Judged::default();
+        for n in 0..1_000 {
+            let wanted = 1 << (n % 5);
+            // The bytes are equal, but not the same ones.
+            let list = Bytes::copy_from_slice(&long);
+            assert!(judged.allows(&list, wanted, |list| permitted(list, &client)));
+        }
+        assert_eq!(judged.count(), 1);
+        assert!(!judged.allows(&other, perms::WRITE, |list| permitted(list, &client)));
+        assert!(judged.allows(&other, perms::READ, |list| permitted(list, &client)));
+        assert!(judged.allows(&Bytes::new(), perms::WRITE, |_| 0), "the open ACL");
+        assert_eq!(judged.count(), 2);
+    }
+
     /// The definitions that replicas with earlier programs use.
     mod earlier {
         use super::*;
@@ -373,6 +470,21 @@ mod tests {
                 push(*entry);
             }
             if out.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(out) }
+        }
+
+        fn is_in(client: &str, allowed: &str) -> bool {
+            client.parse().is_ok_and(|client| is_in_network(client, allowed))
+        }
+
+        pub fn allows(list: &[Acl<'_>], client: &[Id<'_>], wanted: i32) -> bool {
+            is_super(client)
+                || list.iter().filter(|entry| entry.perms & wanted != 0).any(|entry| {
+                    entry.id == ANYONE
+                        || client.iter().filter(|c| c.scheme == entry.id.scheme).any(|c| match c.scheme {
+                            "ip" => is_in(c.id, entry.id.id),
+                            _ => c.id == entry.id.id,
+                        })
+                })
         }
     }
 
@@ -443,6 +555,13 @@ mod tests {
             prop_assert_eq!(&whole, &earlier::made_whole(&list, &client));
             let is_long_whole = is_long(&list) || whole.is_ok_and(|whole| is_long(&whole));
             prop_assert_eq!(is_long_made_whole(&list, &client), is_long_whole);
+            let bytes = stored(&list);
+            for wanted in 1..=perms::ALL {
+                let expected = earlier::allows(&list, &client, wanted);
+                prop_assert_eq!(allows(&list, &client, wanted), expected);
+                prop_assert_eq!(stored_allows(&bytes, &client, wanted), expected);
+                prop_assert_eq!(permitted(&bytes, &client) & wanted != 0, expected);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, Node};
-use super::state::{Keys, TreeState, check_access, length, next_version};
+use super::state::{Keys, TreeState, length, next_version};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{ErrorCode, perms};
@@ -22,7 +22,7 @@ impl<K: Keys> TreeState<'_, K> {
         }
         let parent_path = path::parent(path)?;
         let parent = self.need(parent_path)?;
-        check_access(&parent, client, perms::DELETE)?;
+        self.check_access(&parent, client, perms::DELETE)?;
         let node = self.need(path)?;
         next_version(node.version, version)?;
         if node.children > 0 {
@@ -70,7 +70,7 @@ impl<K: Keys> TreeState<'_, K> {
     ) -> Result<Node, ErrorCode> {
         path::valid(path)?;
         let mut node = self.need(path)?;
-        check_access(&node, client, perms::WRITE)?;
+        self.check_access(&node, client, perms::WRITE)?;
         let more = length(data.map_or(0, <[u8]>::len)) - length(node.data.length());
         self.check_quota(path, more, 0)?;
         node.version = next_version(node.version, version)?;
@@ -104,7 +104,7 @@ impl<K: Keys> TreeState<'_, K> {
         path::valid(path)?;
         let list = acl::made_whole(list, client)?;
         let mut node = self.need(path)?;
-        check_access(&node, client, perms::ADMIN)?;
+        self.check_access(&node, client, perms::ADMIN)?;
         node.aversion = next_version(node.aversion, version)?;
         node.acl = acl::stored(&list).into();
         self.put_node(path, &node);
@@ -125,7 +125,7 @@ impl<K: Keys> TreeState<'_, K> {
     pub fn check(&mut self, path: &str, version: i32, client: &[Id<'_>]) -> Result<Node, ErrorCode> {
         path::valid(path)?;
         let node = self.need(path)?;
-        check_access(&node, client, perms::READ)?;
+        self.check_access(&node, client, perms::READ)?;
         next_version(node.version, version)?;
         Ok(node)
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, MAX_TTL_MS, Node};
-use super::state::{Keys, TreeState, check_access, length};
+use super::state::{Keys, TreeState, length};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{CreateMode, ErrorCode, perms};
@@ -62,7 +62,7 @@ impl<K: Keys> TreeState<'_, K> {
         let parent_path = path::parent(new.path)?;
         let acl = Bytes::from(acl::stored(&acl::made_whole(new.acl, new.client)?));
         let mut parent = self.need(parent_path)?;
-        check_access(&parent, new.client, perms::CREATE)?;
+        self.check_access(&parent, new.client, perms::CREATE)?;
         let path =
             if new.mode.is_sequential() { numbered(new.path, parent.created) } else { new.path.to_owned() };
         path::valid(&path)?;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, MAX_TTL_MS, Node};
-use super::state::{Keys, TreeState, check_access, length};
+use super::state::{Keys, TreeState, length};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{ErrorCode, perms};
@@ -45,7 +45,7 @@ impl<K: Keys> TreeState<'_, K> {
     /// import, or no epoch is left.
     pub fn import(&mut self, asked: &ImportRequest<'_>, client: &[Id<'_>]) -> Result<ImportReply, ErrorCode> {
         let root = self.need(path::ROOT)?;
-        ALL.into_iter().try_for_each(|one| check_access(&root, client, one))?;
+        ALL.into_iter().try_for_each(|one| self.check_access(&root, client, one))?;
         if asked.newest >= self.zxid {
             self.raise_epoch(asked.newest)?;
         }

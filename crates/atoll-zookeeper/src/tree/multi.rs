@@ -150,3 +150,32 @@ fn with_ttl<'r>(r: &'r CreateTtlRequest<'r>, who: Writer<'r>) -> Result<Create<'
     let Writer { session, client } = who;
     Ok(Create { path: r.path, data: r.data, acl: &r.acl, mode, ttl_ms: Some(r.ttl_ms), session, client })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::jute::records::Acl;
+    use crate::jute::request::{SetDataRequest, VersionRequest};
+    use crate::testing::Map;
+
+    #[test]
+    fn a_transaction_judges_the_list_of_a_node_once() {
+        let mut map = Map::default();
+        let mut state = TreeState::open(&mut map, 0);
+        let entry = |perms, scheme, id| Acl { perms, id: Id { scheme, id } };
+        // None of these entries is for the client, except for the last one.
+        let acl: Vec<Acl<'_>> = (0..850).map(|n| entry(n << 5 | 31, "digest", ":")).collect();
+        let acl = [acl, vec![entry(31, "world", "anyone")]].concat();
+        let names: Vec<String> = (0..63).map(|n| format!("a{n}:x")).collect();
+        let client: Vec<Id<'_>> = names.iter().map(|id| Id { scheme: "digest", id }).collect();
+        let who = Writer { session: 1, client: &client };
+        let create = CreateRequest { path: "/a", data: None, acl, flags: 0 };
+        state.write(&Request::Create(create), who).unwrap();
+        let check = MultiOp::Check(VersionRequest { path: "/a", version: -1 });
+        let set = MultiOp::SetData(SetDataRequest { path: "/a", data: Some(b"1"), version: -1 });
+        let ops = (0..1_000).flat_map(|_| [check.clone(), set.clone()]).collect();
+        state.write(&Request::Multi(MultiRequest { ops }), who).unwrap();
+        assert_eq!(state.judged.count(), 1);
+    }
+}

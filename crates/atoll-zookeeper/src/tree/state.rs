@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, INLINE_BYTES, Lifetime, Node};
-use crate::acl;
+use crate::acl::{self, Judged};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
 use crate::jute::records::Id;
@@ -108,6 +108,8 @@ pub struct TreeState<'k, K> {
     pub time_ms: i64,
     /// Whether a write above a hard quota is refused.
     pub enforce_quota: bool,
+    /// What the command's client may do at the node that was judged last.
+    pub(super) judged: Judged,
 }
 
 impl<'k, K: Keys> TreeState<'k, K> {
@@ -118,7 +120,8 @@ impl<'k, K: Keys> TreeState<'k, K> {
         // Assign the next zxid, the same on every replica. `commit` makes it the newest one; `raise_epoch` changes it to a new
         // epoch.
         let zxid = counters.zxid + 1;
-        let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false };
+        let judged = Judged::default();
+        let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false, judged };
         if found.is_none() {
             state.make_first_nodes();
         }
@@ -184,6 +187,15 @@ impl<'k, K: Keys> TreeState<'k, K> {
         self.keys.put(&key::node(path), node.to_bytes());
     }
 
+    /// Returns NoAuth unless the node's ACL gives the client one of the wanted permissions. A command has only one client.
+    ///
+    /// # Errors
+    /// NoAuth.
+    pub fn check_access(&mut self, node: &Node, client: &[Id<'_>], wanted: i32) -> Result<(), ErrorCode> {
+        let allowed = self.judged.allows(&node.acl, wanted, |list| acl::permitted(list, client));
+        if allowed { Ok(()) } else { Err(ErrorCode::NoAuth) }
+    }
+
     /// Stores data in the node or under its own key, depending on its length. Data that had its own key before is replaced or
     /// deleted.
     pub fn place(&mut self, path: &str, before: &Data, data: Option<&[u8]>) -> Data {
@@ -205,11 +217,6 @@ impl<'k, K: Keys> TreeState<'k, K> {
 /// Converts a length to the type of the counters.
 pub fn length(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
-/// Returns NoAuth unless the node's ACL gives the client one of the wanted permissions.
-pub fn check_access(node: &Node, client: &[Id<'_>], wanted: i32) -> Result<(), ErrorCode> {
-    if acl::stored_allows(&node.acl, client, wanted) { Ok(()) } else { Err(ErrorCode::NoAuth) }
 }
 
 /// Returns the version after the next change, or BadVersion if the current one is not `expected`; -1 expects any version.

@@ -3,9 +3,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use atoll_db::LogPos;
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 
-use crate::acl;
+use crate::acl::{self, Judged};
 use crate::jute::Jute;
 use crate::jute::codes::{EventType, perms, xid};
 use crate::jute::records::{Id, ReplyHeader};
@@ -41,9 +42,20 @@ struct Inner {
     end: Option<End>,
     /// The client's ids, as scheme and id.
     ids: Vec<(String, String)>,
+    /// Whether the client may read the node whose event came last.
+    judged: Judged,
 }
 
 impl Inner {
+    /// Returns whether the client may read a node with this ACL.
+    fn may_read(&mut self, list: &Bytes) -> bool {
+        let ids = &self.ids;
+        self.judged.allows(list, perms::READ, |list| {
+            let ids: Vec<Id<'_>> = ids.iter().map(|(scheme, id)| Id { scheme, id }).collect();
+            acl::permitted(list, &ids)
+        })
+    }
+
     fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
         if !self.events.is_empty() {
             out.append(&mut self.events);
@@ -66,19 +78,17 @@ impl Outbox {
 
     /// Sets the client's ids. It gets no events of nodes that it may not read.
     pub fn set_ids(&self, ids: Vec<(String, String)>) {
-        self.lock().ids = ids;
+        let mut inner = self.lock();
+        (inner.ids, inner.judged) = (ids, Judged::default());
     }
 
     /// Queues an event of an entry below `below` for the client. `list` is the node's ACL. Drops the event if the client may not
     /// read the node or the connection is to end. If too many bytes are waiting, the connection ends.
-    pub fn push(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
+    pub fn push(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, list: &Bytes) {
         {
             let mut inner = self.lock();
-            let may_read = list.is_empty() || {
-                let ids: Vec<Id<'_>> = inner.ids.iter().map(|(scheme, id)| Id { scheme, id }).collect();
-                acl::stored_allows(list, &ids, perms::READ)
-            };
-            if !may_read || inner.end.is_some() {
+            // Ask this first: a long ACL takes time, and many events may follow the one that was too much.
+            if inner.end.is_some() || !inner.may_read(list) {
                 return;
             }
             if inner.events.len() > MAX_WAITING_BYTES {
@@ -140,12 +150,13 @@ pub fn write_event(kind: EventType, path: &str, zxid: i64, out: &mut Vec<u8>) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::jute::records::Acl;
 
     #[test]
     fn what_the_client_was_told_of_is_shown_to_it() {
         let (outbox, mut out) = (Outbox::default(), Vec::new());
         assert_eq!(outbox.drain_for(LogPos(3), &mut out), Ok(0));
-        outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &[]);
+        outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &Bytes::new());
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Err(LogPos(5)), "the view does not show the event");
         assert!(out.is_empty());
         assert_eq!(outbox.drain_for(LogPos(5), &mut out), Ok(1));
@@ -158,8 +169,28 @@ mod tests {
     fn events_that_are_kept_from_a_client_hold_up_nothing() {
         let (outbox, mut out) = (Outbox::default(), Vec::new());
         let id = Id { scheme: "digest", id: "ann:hash" };
-        let others = acl::stored(&[crate::jute::records::Acl { perms: perms::ALL, id }]);
+        let others = Bytes::from(acl::stored(&[Acl { perms: perms::ALL, id }]));
         outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &others);
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Ok(0));
+    }
+
+    #[test]
+    fn a_list_is_judged_once_and_not_at_all_after_the_end() {
+        let (outbox, mut out) = (Outbox::default(), Vec::new());
+        let entry = |id| Acl { perms: perms::READ, id: Id { scheme: "digest", id } };
+        let [ann, bob] = ["ann:hash", "bob:hash"].map(|id| Bytes::from(acl::stored(&[entry(id)])));
+        let ids = |id: &str| vec![("digest".to_owned(), id.to_owned())];
+        let push = |list: &Bytes| outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, list);
+        outbox.set_ids(ids("ann:hash"));
+        (0..100).for_each(|_| push(&ann));
+        assert_eq!((outbox.drain(&mut out), outbox.lock().judged.count()), (100, 1));
+        // Other ids may read other nodes.
+        outbox.set_ids(ids("bob:hash"));
+        push(&ann);
+        push(&bob);
+        assert_eq!((outbox.drain(&mut out), outbox.lock().judged.count()), (1, 2));
+        outbox.end(End::Behind);
+        (0..100).for_each(|_| push(&ann));
+        assert_eq!((outbox.drain(&mut out), outbox.lock().judged.count()), (0, 2));
     }
 }

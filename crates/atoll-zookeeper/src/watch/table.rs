@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use atoll_core::testing::mutant;
 use atoll_db::LogPos;
+use bytes::Bytes;
 
 use super::ConnectionId;
 use super::outbox::{End, Outbox};
@@ -238,7 +239,7 @@ impl Table {
         to: &BTreeSet<ConnectionId>,
         (kind, path): (EventType, &str),
         zxid: i64,
-        list: &[u8],
+        list: &Bytes,
     ) {
         for connection in to.iter().filter_map(|id| self.connections.get(id)) {
             connection.outbox.push(below, kind, path, zxid, list);
