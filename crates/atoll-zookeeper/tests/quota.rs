@@ -14,7 +14,7 @@ use atoll_zookeeper::jute::request::{
 };
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
 use atoll_zookeeper::tree::application::apply;
-use atoll_zookeeper::tree::node::Data;
+use atoll_zookeeper::tree::node::{Data, Node};
 use atoll_zookeeper::tree::state::Keys;
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -224,6 +224,18 @@ struct Counting {
     get_bytes: usize,
 }
 
+impl Counting {
+    fn write(&mut self, me: Proposer, session: i64, request: &Request<'_>) {
+        let mut body = Vec::new();
+        request.write(&mut body);
+        let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
+        let op = request.op().number();
+        let head = WriteHead { session, moves: 0, ids, op, enforce_quota: true };
+        let at = ApplyAt { position: LogPos(1_000_000), index: 0, proposer: me, time_ms: 0, version: 1 };
+        apply(&at, &Command::Write(head, &body).to_bytes(), self).unwrap();
+    }
+}
+
 impl Keys for Counting {
     fn get(&mut self, key: &[u8]) -> Option<Bytes> {
         (self.gets, self.get_bytes) = (self.gets + 1, self.get_bytes + key.len());
@@ -271,16 +283,8 @@ fn the_search_for_a_quota_costs_no_more_with_the_depth_of_the_path() {
     bench.create("/q", 0).unwrap();
     bench.set_quota("/q", "count=3,bytes=-1");
     let mut counting = Counting { map: bench.replica.map.clone(), ..Counting::default() };
-    let apply_one = |counting: &mut Counting, request: &Request<'_>| {
-        let mut body = Vec::new();
-        request.write(&mut body);
-        let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
-        let op = request.op().number();
-        let head = WriteHead { session: bench.session, moves: 0, ids, op, enforce_quota: true };
-        let at =
-            ApplyAt { position: LogPos(1_000_000), index: 0, proposer: bench.me, time_ms: 0, version: 1 };
-        apply(&at, &Command::Write(head, &body).to_bytes(), counting).unwrap();
-    };
+    let apply_one =
+        |counting: &mut Counting, request: &Request<'_>| counting.write(bench.me, bench.session, request);
     let mut deep = String::new();
     for _ in 0..4_000 {
         deep.push_str("/x");
@@ -295,4 +299,99 @@ fn the_search_for_a_quota_costs_no_more_with_the_depth_of_the_path() {
         "{gets} keys of {bytes} bytes for a path of {}",
         deep.len()
     );
+}
+
+#[test]
+fn a_transaction_searches_a_deep_quota_once() {
+    let mut bench = Bench::new(false);
+    let (mut top, mut tops) = (String::new(), Vec::new());
+    for _ in 0..250 {
+        top.push_str("/x");
+        tops.push(top.clone());
+        bench.create(&top, 0).unwrap();
+    }
+    // Building the quotas is slow if everything is checked after each step.
+    for top in &tops {
+        let path = format!("/zookeeper/quota{top}");
+        let paths = [path.clone(), format!("{path}/zookeeper_limits"), format!("{path}/zookeeper_stats")];
+        let limits = creation(
+            &paths[1],
+            b"count=-1,bytes=-1=;byteHardLimit=9000;countHardLimit=9000",
+            CreateMode::Persistent,
+        );
+        let ops = vec![
+            MultiOp::Create(creation(&paths[0], b"", CreateMode::Persistent)),
+            MultiOp::Create(limits),
+            MultiOp::Create(creation(&paths[2], b"", CreateMode::Persistent)),
+        ];
+        bench.replica.write(bench.me, bench.session, &Request::Multi(MultiRequest { ops })).unwrap();
+    }
+    bench.replica.audit();
+    let mut counting = Counting { map: bench.replica.map.clone(), ..Counting::default() };
+    let set = |n: usize| SetDataRequest { path: &top, data: Some(&DATA[..n % 2]), version: -1 };
+    let children: Vec<String> = (0..900).map(|n| format!("{top}/{n}")).collect();
+    let create = |n: usize| creation(&children[n], b"x", CreateMode::Persistent);
+    let ops = (0..900).flat_map(|n| [MultiOp::SetData(set(n)), MultiOp::Create(create(n))]).collect();
+    counting.write(bench.me, bench.session, &Request::Multi(MultiRequest { ops }));
+    bench.replica.map = counting.map;
+    bench.replica.audit();
+    let shown = bench.stats(&top);
+    let (nodes, held) = bench.replica.subtree(&top);
+    assert_eq!(shown, format!("count={nodes},bytes={held}"));
+    // Two for each of the 250 levels once, and a few for each of the 1,800 operations.
+    assert!(counting.gets < 500 + 1_800 * 12, "{} look-ups", counting.gets);
+}
+
+/// Returns an operation on one of a few nodes, or on their quotas.
+fn any_op(kind: usize, path: &str, number: usize) -> MultiOp<'static> {
+    let leak = |text: String| -> &'static str { text.leak() };
+    let quota = format!("/zookeeper/quota{path}");
+    let path = match kind % 8 {
+        0..=3 => leak(path.to_owned()),
+        4 => leak(quota),
+        5 | 6 => leak(quota + "/zookeeper_limits"),
+        _ => leak(quota + "/zookeeper_stats"),
+    };
+    let limits =
+        format!("count=-1,bytes=-1=;byteHardLimit={};countHardLimit={}", 40 + number, 1 + number % 6);
+    let is_limits = path.ends_with("limits");
+    let data: &'static [u8] = if is_limits { leak(limits).as_bytes() } else { &DATA[..number % 30] };
+    match kind / 8 {
+        0 => MultiOp::Delete(VersionRequest { path, version: -1 }),
+        1 => MultiOp::SetData(SetDataRequest { path, data: Some(data), version: -1 }),
+        _ => MultiOp::Create(creation(path, data, CreateMode::Persistent)),
+    }
+}
+
+/// Returns whether a transaction happened.
+fn happens(bench: &mut Bench, ops: Vec<MultiOp<'_>>) -> bool {
+    let (_, body) = bench.write(&Request::Multi(MultiRequest { ops })).unwrap();
+    let results = MultiResult::read_row(&mut Reader::new(&body)).unwrap();
+    !results.iter().any(|result| matches!(result, MultiResult::Error(_)))
+}
+
+proptest! {
+    /// What a command remembers of quotas must never be out of date. A transaction of one operation has nothing to remember.
+    #[test]
+    fn a_transaction_has_the_outcome_of_its_operations_one_by_one(
+        steps in proptest::collection::vec((0..32_usize, "/[ab](/[ab]){0,2}", 0..60_usize), 1..80),
+    ) {
+        let mut alone = Bench::new(true);
+        let mut together = Bench::new(true);
+        for bench in [&mut alone, &mut together] {
+            for path in ["/a", "/a/b", "/b", "/zookeeper/quota/a", "/zookeeper/quota/a/b", "/zookeeper/quota/b"] {
+                bench.create(path, 0).unwrap();
+            }
+        }
+        let all = steps.iter().map(|(kind, path, number)| any_op(*kind, path, *number));
+        let done: Vec<_> = all.filter(|op| happens(&mut alone, vec![op.clone()])).collect();
+        prop_assert!(happens(&mut together, done));
+        let nodes = |bench: &Bench| -> Vec<(Vec<u8>, Node)> {
+            let rows = bench.replica.map.keys.iter().filter(|(key, _)| key.first() == Some(&b'n'));
+            let node = |bytes| Node { czxid: 0, mzxid: 0, pzxid: 0, ..Node::of_bytes(bytes).unwrap() };
+            rows.map(|(key, bytes)| (key.clone(), node(bytes))).collect()
+        };
+        prop_assert_eq!(nodes(&alone), nodes(&together));
+        prop_assert_eq!(alone.told(), together.told());
+    }
 }

@@ -86,6 +86,48 @@ fn subject<'p>(of: &'p str, name: &str) -> Option<&'p str> {
     (!top.is_empty()).then_some(top)
 }
 
+/// A level of a path that has quotas: for each, there is a node below `/zookeeper/quota`.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    /// Where the level's path ends.
+    end: usize,
+    /// Where the path of the nearest node with limits ends, at this level or above it.
+    nearest: Option<usize>,
+    /// Whether no node below this level has limits.
+    is_last: bool,
+}
+
+/// The levels that the last search for limits looked at. The next search of the same command often needs most of them again, because
+/// the operations of a transaction, and the ephemerals of a session, are near each other. A change of a node below `/zookeeper/quota`
+/// ends this memory ([`TreeState::put_node`]).
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    /// The path down to the last level.
+    path: String,
+    levels: Vec<Level>,
+    /// The limits that were found last, and where the path of their node ends.
+    found: Option<(usize, Track)>,
+}
+
+impl Search {
+    /// Forgets the levels that are not on the way to `of`. Returns where the path of the last one left ends.
+    fn keep(&mut self, of: &str) -> usize {
+        let same = self.path.bytes().zip(of.bytes()).take_while(|(a, b)| a == b).count();
+        let is_on_the_way = |end: usize| end <= same && matches!(of.as_bytes().get(end), None | Some(b'/'));
+        let kept = self.levels.partition_point(|level| is_on_the_way(level.end));
+        self.levels.truncate(kept);
+        let end = self.levels.last().map_or(0, |level| level.end);
+        self.path.truncate(end);
+        self.found = self.found.filter(|(found, _)| *found <= end);
+        end
+    }
+
+    fn add(&mut self, of: &str, level: Level) {
+        self.path.push_str(&of[self.path.len()..level.end]);
+        self.levels.push(level);
+    }
+}
+
 impl<K: Keys> TreeState<'_, K> {
     fn quota_node(&mut self, top: &str, name: &str) -> Option<(String, Node)> {
         let path = format!("{}{top}/{name}", path::QUOTA);
@@ -107,19 +149,34 @@ impl<K: Keys> TreeState<'_, K> {
         if self.counters.quotas == 0 || of == path::ROOT {
             return None;
         }
-        let ends = of.match_indices('/').skip(1).map(|(at, _)| at).chain([of.len()]);
-        let mut nearest = None;
-        for top in ends.map(|end| &of[..end]) {
-            let above = self.node(&format!("{}{top}", path::QUOTA));
-            if above.is_none_or(|node| node.children == 0) {
+        let mut search = std::mem::take(&mut self.search);
+        let found = self.search_on(&mut search, of);
+        self.search = search;
+        found.map(|(end, limits)| (&of[..end], limits))
+    }
+
+    /// Continues the search at the first level of `of` that the last one did not look at. Returns where the path of the nearest node
+    /// with limits ends, and them.
+    fn search_on(&mut self, search: &mut Search, of: &str) -> Option<(usize, Track)> {
+        let from = search.keep(of);
+        let ends = of[from..].match_indices('/').map(|(at, _)| from + at).chain([of.len()]);
+        for end in ends.filter(|end| *end > from) {
+            let (top, before) = (&of[..end], search.levels.last().copied());
+            if before.is_some_and(|level| level.is_last) {
                 break;
             }
-            if let Some((path, node)) = self.quota_node(top, LIMITS) {
-                nearest = Some((top, path, node));
-            }
+            let above = self.node(&format!("{}{top}", path::QUOTA));
+            let is_last = above.is_none_or(|node| node.children == 0);
+            let has_limits = !is_last && self.quota_node(top, LIMITS).is_some();
+            let nearest = if has_limits { Some(end) } else { before.and_then(|level| level.nearest) };
+            search.add(of, Level { end, nearest, is_last });
         }
-        let (top, path, node) = nearest?;
-        Some((top, Track::parse(&self.text(&path, &node))))
+        let end = search.levels.last()?.nearest?;
+        if search.found.is_none_or(|(found, _)| found != end) {
+            let (path, node) = self.quota_node(&of[..end], LIMITS)?;
+            search.found = Some((end, Track::parse(&self.text(&path, &node))));
+        }
+        search.found
     }
 
     /// Checks whether a client may add this many bytes and nodes at a path.
@@ -127,6 +184,9 @@ impl<K: Keys> TreeState<'_, K> {
     /// # Errors
     /// QuotaExceeded: a hard limit would be exceeded, and hard limits are enforced.
     pub fn check_quota(&mut self, of: &str, bytes: i64, count: i64) -> Result<(), ErrorCode> {
+        if (bytes, count) == (0, 0) {
+            return Ok(());
+        }
         let Some((top, limits)) = self.limited(of) else { return Ok(()) };
         let Some((stats_path, stats)) = self.quota_node(top, STATS) else { return Ok(()) };
         let now = Track::parse(&self.text(&stats_path, &stats));
@@ -173,7 +233,8 @@ impl<K: Keys> TreeState<'_, K> {
         let text = format!("count={count},bytes={bytes}");
         node.data = self.place(&path, &node.data, Some(text.as_bytes()));
         self.counters.bytes += length(node.data.length()) - before;
-        self.put_node(&path, &node);
+        // Not `put_node`, which would forget the limits. The usage is no part of them.
+        self.keys.put(&key::node(&path), node.to_bytes());
     }
 
     /// Returns the number of nodes, and of their bytes of data, at and below a node. Returns zeros if it does not exist.

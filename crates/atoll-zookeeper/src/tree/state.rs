@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, INLINE_BYTES, Lifetime, Node};
+use super::quota::Search;
 use crate::acl::{self, Judged};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
@@ -110,6 +111,8 @@ pub struct TreeState<'k, K> {
     pub enforce_quota: bool,
     /// What the command's client may do at the node that was judged last.
     pub(super) judged: Judged,
+    /// The quotas that were searched last.
+    pub(super) search: Search,
 }
 
 impl<'k, K: Keys> TreeState<'k, K> {
@@ -120,8 +123,8 @@ impl<'k, K: Keys> TreeState<'k, K> {
         // Assign the next zxid, the same on every replica. `commit` makes it the newest one; `raise_epoch` changes it to a new
         // epoch.
         let zxid = counters.zxid + 1;
-        let judged = Judged::default();
-        let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false, judged };
+        let (judged, search) = (Judged::default(), Search::default());
+        let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false, judged, search };
         if found.is_none() {
             state.make_first_nodes();
         }
@@ -184,6 +187,9 @@ impl<'k, K: Keys> TreeState<'k, K> {
 
     /// Writes a node, without data that has its own key.
     pub fn put_node(&mut self, path: &str, node: &Node) {
+        if path.starts_with(path::QUOTA) {
+            self.search = Search::default();
+        }
         self.keys.put(&key::node(path), node.to_bytes());
     }
 
