@@ -171,6 +171,21 @@ pub fn is_long_made_whole(list: &[Acl<'_>], client: &[Id<'_>]) -> bool {
         && Whole::default().extend(list, client, true) == Err(NotWhole::Long)
 }
 
+/// Replaces `auth` in the superuser's ACL by the superuser's ids, as `made_whole` does, but without `super`. No ACL may contain that
+/// scheme: ZooKeeper never stores it, and refuses it in a list that a client brings. The door does this and not `made_whole`, because
+/// all replicas must apply what is already in the log in the same way. Returns whether the list changed.
+pub fn leave_out_super<'a>(list: &mut Vec<Acl<'a>>, client: &[Id<'a>]) -> bool {
+    let Some(auth) = list.iter().find(|entry| entry.id.scheme == "auth").copied() else { return false };
+    let others: Vec<Id<'a>> = client.iter().filter(|id| id.scheme != SUPER).copied().collect();
+    let mut whole = Whole::default();
+    *list = match whole.extend(list, &others, true) {
+        Ok(()) => whole.out,
+        // Nothing but `super` proves an identity, or the list is invalid anyway. Every replica refuses this one.
+        Err(_) => vec![Acl { perms: auth.perms, id: Id { scheme: SUPER, id: "" } }],
+    };
+    true
+}
+
 /// Returns whether a client with these ids may do everything, whatever the ACLs say.
 pub fn is_super(client: &[Id<'_>]) -> bool {
     client.iter().any(|id| id.scheme == SUPER)
@@ -410,6 +425,29 @@ mod tests {
             !is_long_made_whole(&auths(300), &client[..2]) && is_long_made_whole(&auths(400), &client[..2])
         );
         assert!(!is_long_made_whole(&[entry(1, "guess", "")], &client), "invalid, but not long");
+    }
+
+    #[test]
+    fn the_superuser_leaves_no_entry_of_its_own_scheme() {
+        let me = [
+            Id { scheme: "ip", id: "::1" },
+            Id { scheme: SUPER, id: "" },
+            Id { scheme: "digest", id: "u:h" },
+        ];
+        let mut list = vec![READ_ONLY, entry(31, "auth", "")];
+        assert!(leave_out_super(&mut list, &me));
+        assert_eq!(list, [READ_ONLY, entry(31, "digest", "u:h")]);
+        assert_eq!(made_whole(&list, &me), Ok(list.clone()), "every replica takes it as it is");
+        assert!(!leave_out_super(&mut list, &me), "nothing is left to replace");
+        // Without another id, the list is invalid on every replica, as in ZooKeeper.
+        for (list, me) in [
+            (vec![entry(31, "auth", "")], &me[..2]),
+            (vec![entry(1, "auth", ""), entry(1, "ip", "x")], &me[..]),
+        ] {
+            let mut list = list;
+            assert!(leave_out_super(&mut list, me));
+            assert_eq!(made_whole(&list, me), Err(ErrorCode::InvalidAcl));
+        }
     }
 
     #[test]

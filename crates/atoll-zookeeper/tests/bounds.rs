@@ -13,7 +13,7 @@ use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode, xid};
 use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::reply::{CountReply, GetAclReply, GetDataReply, ImportReply, NamesReply};
 use atoll_zookeeper::jute::request::{
-    AuthRequest, CreateRequest, ImportRequest, PathRequest, Request, SetAclRequest,
+    AuthRequest, CreateRequest, CreateTtlRequest, ImportRequest, PathRequest, Request, SetAclRequest,
     SetDataRequest, SetWatches2Request, SetWatchesRequest, VersionRequest, WatchedRequest,
 };
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest, MultiRequest, MultiResult};
@@ -218,6 +218,33 @@ fn auth_stands_for_no_more_entries_than_a_list_may_have() {
     assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, 0);
     let (err, body) = c.call(&Request::GetAcl(PathRequest { path: "/l" }));
     assert_eq!((err, GetAclReply::parse(&body).unwrap().acl.len()), (0, 5 * 63));
+}
+
+#[test]
+fn a_superuser_can_set_the_list_that_it_is_shown() {
+    let super_digest = Some(digest_id("root:toor"));
+    let mut c = Client::connect(door(Options { super_digest, ..Options::default() }));
+    add_auth(&mut c, "root:toor");
+    add_auth(&mut c, "ann:p");
+    let acl = vec![Acl { perms: 31, id: Id { scheme: "auth", id: "" } }];
+    let made = |path| CreateRequest { path, data: None, acl: acl.clone(), flags: 0 };
+    assert_eq!(c.call(&Request::Create(made("/one"))).0, 0);
+    assert_eq!(c.create("/set", b""), 0);
+    let set = SetAclRequest { path: "/set", acl: acl.clone(), version: -1 };
+    assert_eq!(c.call(&Request::SetAcl(set)).0, 0);
+    let ttl = CreateTtlRequest { path: "/many/b", data: None, acl: acl.clone(), flags: 5, ttl_ms: 1_000_000 };
+    let ops = vec![MultiOp::Create2(made("/many")), MultiOp::CreateTtl(ttl)];
+    let check = MultiOp::Check(VersionRequest { path: "/one", version: 0 });
+    let ops = [ops, vec![check]].concat();
+    assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, 0);
+    let (root, ann) = (digest_id("root:toor"), digest_id("ann:p"));
+    for path in ["/one", "/set", "/many", "/many/b"] {
+        let (err, body) = c.call(&Request::GetAcl(PathRequest { path }));
+        let shown = GetAclReply::parse(&body).unwrap().acl;
+        let expected = [&root, &ann].map(|id| Acl { perms: 31, id: Id { scheme: "digest", id } });
+        assert_eq!((err, &shown[..]), (0, &expected[..]), "{path}");
+        assert_eq!(c.call(&Request::SetAcl(SetAclRequest { path, acl: shown, version: -1 })).0, 0, "{path}");
+    }
 }
 
 #[test]

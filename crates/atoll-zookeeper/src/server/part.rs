@@ -42,7 +42,9 @@ impl Part {
             }
             Part::Acl => {
                 let node = read::readable(source, path, client, perms::READ | perms::ADMIN)?;
-                let list = acl::of_stored(&node.acl);
+                let mut list = acl::of_stored(&node.acl);
+                // Earlier doors stored the superuser's own scheme. A client could not set the list again that it was shown.
+                list.retain(|entry| entry.id.scheme != acl::SUPER);
                 if acl::stored_allows(&node.acl, client, perms::ADMIN) {
                     GetAclReply { acl: list, stat: node.stat() }.write(out);
                 } else {

@@ -109,6 +109,35 @@ fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     }
 }
 
+/// Returns the body of a superuser's request without `auth` in its ACLs, or None if it may stay as it is. See
+/// [`acl::leave_out_super`].
+fn without_auth(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Option<Vec<u8>> {
+    if !acl::is_super(client) {
+        return None;
+    }
+    let mut request = Request::read(op, &mut Reader::new(body)).ok()??;
+    let changed = match &mut request {
+        Request::Create(r) | Request::Create2(r) | Request::CreateContainer(r) => {
+            acl::leave_out_super(&mut r.acl, client)
+        }
+        Request::CreateTtl(r) => acl::leave_out_super(&mut r.acl, client),
+        Request::SetAcl(r) => acl::leave_out_super(&mut r.acl, client),
+        Request::Multi(r) => r.ops.iter_mut().fold(false, |changed, op| match op {
+            MultiOp::Create(r) | MultiOp::Create2(r) | MultiOp::CreateContainer(r) => {
+                acl::leave_out_super(&mut r.acl, client) || changed
+            }
+            MultiOp::CreateTtl(r) => acl::leave_out_super(&mut r.acl, client) || changed,
+            _ => changed,
+        }),
+        _ => false,
+    };
+    changed.then(|| {
+        let mut out = Vec::with_capacity(2 * body.len());
+        request.write(&mut out);
+        out
+    })
+}
+
 /// Returns whether a write may add data. A transaction may if one of its operations may.
 fn may_grow(op: OpCode, body: &[u8]) -> bool {
     match Request::read(op, &mut Reader::new(body)) {
@@ -139,6 +168,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.shared.figures.refuse(Refusal::Disk);
             return Err(ErrorCode::SystemError);
         }
+        let without_auth = without_auth(op, body, &ids);
+        let body = without_auth.as_deref().unwrap_or(body);
         let enforce_quota = self.shared.options.enforce_quota;
         let head =
             WriteHead { session: self.session, moves: self.moves, ids, op: op.number(), enforce_quota };
