@@ -18,6 +18,7 @@ from jute import Wire
 MIB = 1 << 20
 # Below jute.maxbuffer, which bounds a frame.
 FRAME_BYTES = 1_000_000
+INVALID_ACL = -114
 WORDS = ("conf cons crst dirs dump envi gtmk isro mntr ruok srst srvr stat stmk wchc wchp wchs").split()
 COMMANDS = (
     "configuration connections dirs dump environment get_trace_mask hash initial_configuration is_read_only last_snapshot leader monitor "
@@ -233,13 +234,18 @@ class Attack:
             self.flood(jute.MULTI, body, 10, wire=wire)
 
     def quotas(self):
-        """Quotas at every level, and the counts of a large subtree again and again."""
+        """Quotas at every level, transactions on the deepest node, and the counts of a large subtree again and again."""
         with contextlib.closing(self.wire()) as wire:
-            top = "/zookeeper/quota/h"
-            for _ in range(self.random.choice((1, 60))):
-                top += "/d"
+            top, node = "/zookeeper/quota/h", "/h"
+            for _ in range(self.random.choice((1, 60, 250))):
+                top, node = top + "/d", node + "/d"
+                wire.call(jute.CREATE, jute.create(node))
                 wire.call(jute.CREATE, jute.create(top))
                 wire.call(jute.CREATE, jute.create(top + "/zookeeper_limits", b"count=1000000,bytes=-1"))
+                wire.call(jute.CREATE, jute.create(top + "/zookeeper_stats", b""))
+            # Each operation changes the length, so the usage is counted each time.
+            sets = [(jute.SET, jute.written(node, b"1" * (1 + n % 2))) for n in range(FRAME_BYTES // (len(node) + 32))]
+            self.flood(jute.MULTI, jute.multi(sets[:max(2, self.count(len(sets)))]), self.random.choice((1, 5)))
             stats = "/zookeeper/quota/h/zookeeper_stats"
             ops = [(jute.DELETE, jute.versioned(stats)), (jute.CREATE, jute.create(stats, b""))] * self.count(50)
             wire.call(jute.CREATE, jute.create(stats, b""))
@@ -265,15 +271,29 @@ class Attack:
         wire = self.wire()
         for n in range(64):
             name = b"u" * self.random.choice((1, 1_000, 100_000)) + b"%d:p" % n
-            wire.ask(jute.AUTH, struct.pack(">i", 0) + jute.string("digest") + jute.buffer(name), xid=-4)
-        entries = [(31, "digest", "%s%d:x" % ("v" * self.random.choice((1, 10, 900)), n)) for n in range(1_000)] + jute.OPEN_ACL
-        body = jute.listed("/h/s", entries)
-        wire.ask(jute.SET_ACL, body if len(body) < FRAME_BYTES else jute.listed("/h/s", entries[:900]))
+            wire.call(jute.AUTH, struct.pack(">i", 0) + jute.string("digest") + jute.buffer(name), xid=-4)
+        # As many entries as are accepted, up to 16 KiB. They differ in bits that mean nothing. None is for the client except for the last.
+        name = self.random.choice((":", "v" * 10 + ":x", "v" * 900 + ":x"))
+        count = min(1_023, (16 * 1024 - len(jute.acl(jute.OPEN_ACL))) // (18 + len(name)))
+        entries = [(n << 5 | 31, "digest", name) for n in range(count)] + jute.OPEN_ACL
+        if wire.call(jute.SET_ACL, jute.listed("/h/s", entries))[1] == INVALID_ACL:
+            raise ValueError(f"a list of {count} entries is refused, so this case tests nothing")
         reads = jute.multi([(jute.GET, jute.watched("/h/s"))] * self.count(20_000))
         writes = jute.multi([(jute.CREATE, jute.create("/h/s/x-", flags=2))] * self.count(5_000))
+        checks = jute.multi([(jute.CHECK, jute.versioned("/h/s"))] * self.count(32_000))
+        sets = jute.multi([(jute.SET, jute.written("/h/s", b"1"))] * self.count(20_000))
+        watchers = [self.wire() for _ in range(20)]
+        for watcher in watchers:
+            watcher.call(jute.ADD_WATCH, jute.string("/h/s") + struct.pack(">i", 1))
+        # Each of these entries stands for all ids of the client.
+        auths = [(n, "auth", "") for n in range(1, self.random.choice((2, 400, 1_025)))]
+        owned = jute.multi([(jute.CREATE, jute.create("/h/s/y-", flags=2, entries=auths))] * self.random.choice((1, 50)))
+        body, times = self.random.choice(((writes, 3), (checks, 3), (sets, 1), (owned, 20)))
         self.at_once(
-            lambda: self.flood(jute.MULTI, writes, 3, wire=wire), lambda: self.flood(jute.MULTI_READ, reads, 3),
+            lambda: self.flood(jute.MULTI, body, times, wire=wire), lambda: self.flood(jute.MULTI_READ, reads, 3),
             lambda: self.flood(jute.GET_ACL, jute.string("/h/s"), 2_000))
+        for watcher in watchers:
+            watcher.close()
         with contextlib.closing(self.wire()) as wire:
             wire.call(jute.SET_ACL, jute.listed("/h/s", jute.OPEN_ACL))
 
