@@ -138,7 +138,7 @@ impl Connections {
         Ok(channel)
     }
 
-    /// Performs one call, with as many attempts and addresses as its deadline allows.
+    /// Performs one call, with as many attempts and addresses as its deadline allows. The error says what is known from all attempts.
     pub(crate) async fn call<T, F, R>(
         &self,
         repeat: Repeat,
@@ -162,16 +162,14 @@ impl Connections {
                         Ok(Ok(response)) => return Ok(response.into_inner()),
                         Ok(Err(status)) => {
                             let (outcome, failure) = parse(&status);
-                            if outcome != Outcome::No {
-                                happened = Outcome::Unknown;
-                            }
+                            happened = happened.and(outcome);
                             if !is_worth_retrying(failure.reason) {
                                 return Err(ended(happened, failure));
                             }
                             failure
                         }
                         Err(_) => {
-                            happened = Outcome::Unknown;
+                            happened = happened.and(Outcome::Unknown);
                             unreachable_node(self.text(at), "no answer in time")
                         }
                     }
@@ -195,7 +193,8 @@ impl Connections {
 fn ended(happened: Outcome, failure: Failure) -> Error {
     match happened {
         Outcome::No => Error::DidNotHappen(failure),
-        Outcome::Yes | Outcome::Unknown => Error::Unknown(failure),
+        Outcome::Unknown => Error::Unknown(failure),
+        Outcome::Yes => Error::Happened(failure),
     }
 }
 
@@ -264,6 +263,20 @@ mod tests {
         let some = Connections::new("127.0.0.1:7411, [::1]:7421,127.0.0.1:7411,", Options::default())
             .expect("valid");
         assert_eq!(some.texts().collect::<Vec<_>>(), ["127.0.0.1:7411", "[::1]:7421"]);
+    }
+
+    #[test]
+    fn an_error_says_what_is_known_from_all_attempts() {
+        use Outcome::{No, Unknown, Yes};
+        let over = |attempts: &[Outcome]| {
+            let happened = attempts.iter().fold(No, |known, next| known.and(*next));
+            ended(happened, Failure::new(Reason::Unavailable, "", ""))
+        };
+        assert!(matches!(over(&[No, No]), Error::DidNotHappen(_)));
+        assert!(matches!(over(&[Unknown, No]), Error::Unknown(_)));
+        for attempts in [&[Yes][..], &[Unknown, Yes], &[Yes, No], &[Yes, Unknown]] {
+            assert!(matches!(over(attempts), Error::Happened(_)), "{attempts:?}");
+        }
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub enum Error {
     /// Unknown: the call may have happened, or may still happen.
     #[error("unknown whether it happened: {0}")]
     Unknown(Failure),
+    /// The call happened, but its answer is missing or incomplete. Do not make it again.
+    #[error("happened, but: {0}")]
+    Happened(Failure),
 }
 
 /// Why a call failed.
@@ -53,7 +56,17 @@ impl Error {
     /// Returns the reason and the message, whatever the outcome.
     pub fn failure(&self) -> &Failure {
         match self {
-            Error::DidNotHappen(failure) | Error::Unknown(failure) => failure,
+            Error::DidNotHappen(failure) | Error::Unknown(failure) | Error::Happened(failure) => failure,
+        }
+    }
+
+    /// Returns the same error with another reason or message.
+    #[must_use]
+    pub fn map(self, f: impl FnOnce(Failure) -> Failure) -> Self {
+        match self {
+            Error::DidNotHappen(failure) => Error::DidNotHappen(f(failure)),
+            Error::Unknown(failure) => Error::Unknown(f(failure)),
+            Error::Happened(failure) => Error::Happened(f(failure)),
         }
     }
 
@@ -74,6 +87,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns what is known after a further attempt of the same operation. An attempt that did nothing leaves doubt about earlier ones.
+    pub(crate) fn and(self, further: Outcome) -> Outcome {
+        match (self, further) {
+            (Outcome::Yes, _) | (_, Outcome::Yes) => Outcome::Yes,
+            (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
+            (Outcome::No, Outcome::No) => Outcome::No,
+        }
+    }
+
     fn text(self) -> &'static str {
         match self {
             Outcome::No => "no",

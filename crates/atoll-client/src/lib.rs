@@ -15,8 +15,9 @@
 //! # }
 //! ```
 //!
-//! Every call ends in one of three ways: `Ok`, [`Error::DidNotHappen`], [`Error::Unknown`]. Until the deadline, the client retries
-//! by itself, at the next address if one fails. A record that is sent again keeps its name, so it is in the log at most once.
+//! A call ends with `Ok`, [`Error::DidNotHappen`] or [`Error::Unknown`]. A write to tables may also end with [`Error::Happened`]: it was
+//! done, but its answer is missing. Until the deadline, the client retries by itself, at the next address if one fails. A record that is
+//! sent again keeps its name, so it is in the log at most once.
 //!
 //! | file | what it is |
 //! | --- | --- |

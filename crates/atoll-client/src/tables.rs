@@ -140,7 +140,7 @@ macro_rules! write {
             match done {
                 Err(error) if error.failure().reason == Reason::Forgotten => {
                     $self.names.renew(name.client);
-                    if renewed || matches!(error, Error::Unknown(_)) {
+                    if renewed || !matches!(error, Error::DidNotHappen(_)) {
                         break Err(error);
                     }
                     renewed = true;
@@ -156,17 +156,18 @@ impl Tables {
         Tables { connections, names: Arc::new(Names::new(random_client())) }
     }
 
-    fn table(reply: proto::TableReply) -> Result<proto::Table, Error> {
+    /// Returns the table in an answer. `error` says whether the call that was answered happened.
+    fn table(reply: proto::TableReply, error: fn(Failure) -> Error) -> Result<proto::Table, Error> {
         reply.table.ok_or_else(|| {
             let next = "do client and server have versions that go together?";
-            Error::Unknown(Failure::new(Reason::Damaged, "the answer has no table", next))
+            error(Failure::new(Reason::Damaged, "the answer has no table", next))
         })
     }
 
-    /// Creates a table.
+    /// Creates a table, and returns it as it is afterwards. After [`Error::Happened`] the table was made.
     pub async fn create(&self, table: proto::Table) -> Result<proto::Table, Error> {
         let request = proto::CreateTableRequest { write: None, table: Some(table) };
-        Self::table(write!(self, create_table, request)?)
+        Self::table(write!(self, create_table, request)?, Error::Happened)
     }
 
     /// Drops a table.
@@ -175,7 +176,7 @@ impl Tables {
         write!(self, drop_table, request).map(drop)
     }
 
-    /// Adds or drops a column or an index.
+    /// Adds or drops a column or an index, and returns the table as it is afterwards. After [`Error::Happened`] the change was made.
     pub async fn change(
         &self,
         table: &str,
@@ -183,13 +184,13 @@ impl Tables {
     ) -> Result<proto::Table, Error> {
         let request =
             proto::ChangeTableRequest { write: None, table: table.to_owned(), change: Some(change) };
-        Self::table(write!(self, change_table, request)?)
+        Self::table(write!(self, change_table, request)?, Error::Happened)
     }
 
     /// Returns the definition of a table.
     pub async fn describe(&self, table: &str) -> Result<proto::Table, Error> {
         let request = proto::DescribeTableRequest { table: table.to_owned() };
-        Self::table(call!(self, describe_table, request)?)
+        Self::table(call!(self, describe_table, request)?, Error::DidNotHappen)
     }
 
     /// Returns the definitions of all tables, in the order of their names.

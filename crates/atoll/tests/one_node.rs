@@ -3,29 +3,7 @@
 
 mod support;
 
-use std::path::Path;
-use std::process::Stdio;
-
-use support::{Process, atoll, free_port, ok, verb, wait_for};
-
-/// Starts a node on ports of its own, and waits until it answers.
-fn serve(data: &Path, port: u16) -> Process {
-    let grpc = format!("127.0.0.1:{port}");
-    let mut command = atoll();
-    command.arg("serve").arg("--data").arg(data).args([
-        "--grpc",
-        &grpc,
-        "--peer",
-        "127.0.0.1:0",
-        "--metrics",
-        "",
-        "--zookeeper",
-        "127.0.0.1:0",
-    ]);
-    let node = Process::start(command.stderr(Stdio::null()).stdout(Stdio::null()));
-    wait_for("the node answers", || verb(&grpc, &["log", "list"]).status.success().then_some(()));
-    node
-}
+use support::{atoll, free_port, ok, serve, verb};
 
 #[test]
 fn what_was_acknowledged_survives_kills() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use atoll_client::{Appending, Error, Failure, Log, MAX_RECORD_BYTES, Reason};
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::timeline::Timeline;
@@ -43,7 +43,7 @@ pub async fn run(common: &Common, log: &Log, args: &AppendArgs) -> Result<(), Cl
         (Some(file), _) => append_lines(common, log, file, args).await,
         (None, Some(text)) => {
             let position = log.append(text.clone()).await?;
-            common.print(&json!({"log": log.name(), "position": position}), || position.to_string())
+            common.print_done(&json!({"log": log.name(), "position": position}), || position.to_string())
         }
         (None, None) => Err(CliError::Usage("give TEXT, or --lines FILE".to_owned())),
     }
@@ -62,13 +62,15 @@ struct Progress {
     last: u64,
     /// The first line that was not acknowledged, and why.
     failed: Option<(u64, Error)>,
+    /// Why no further lines are taken: the file, the timeline, or a line that cannot be sent.
+    stopped: Option<CliError>,
     timeline: Option<Timeline>,
 }
 
 impl Progress {
     /// Waits for the outcome of the oldest line in flight.
-    async fn settle(&mut self, bar: &ProgressBar) -> Result<(), CliError> {
-        let Some((length, appending)) = self.in_flight.pop_front() else { return Ok(()) };
+    async fn settle(&mut self, bar: &ProgressBar) {
+        let Some((length, appending)) = self.in_flight.pop_front() else { return };
         let outcome = appending.await;
         self.settled += 1;
         match outcome {
@@ -84,13 +86,21 @@ impl Progress {
             }
             Err(error) => {
                 self.failed.get_or_insert((self.settled, error));
-                return Ok(());
+                return;
             }
         }
-        self.timeline.as_mut().map_or(Ok(()), Timeline::note)
+        self.time(Timeline::note);
     }
 
-    /// Appends lines, with `depth` in flight, until there are no more or one fails.
+    /// Writes to the timeline. An error ends the timeline, and later the appends. It must not hide the outcome of the lines in flight.
+    fn time(&mut self, write: impl FnOnce(&mut Timeline) -> Result<(), CliError>) {
+        if let Some(Err(error)) = self.timeline.as_mut().map(write) {
+            self.timeline = None;
+            self.stopped.get_or_insert(error);
+        }
+    }
+
+    /// Appends lines, with `depth` in flight, until there are no more, one fails, or the timeline does.
     async fn feed(
         &mut self,
         log: &Log,
@@ -101,9 +111,9 @@ impl Progress {
         while let Some(chunk) = lines.recv().await {
             for line in chunk? {
                 if self.in_flight.len() >= depth {
-                    self.settle(bar).await?;
+                    self.settle(bar).await;
                 }
-                if self.failed.is_some() {
+                if self.failed.is_some() || self.stopped.is_some() {
                     return Ok(());
                 }
                 let length = line.len() as u64;
@@ -120,28 +130,31 @@ async fn append_lines(common: &Common, log: &Log, path: &Path, args: &AppendArgs
     let bar = progress_bar(total_bytes);
     let started = Instant::now();
     let mut progress = Progress { timeline, ..Progress::default() };
-    let fed = progress.feed(log, &mut lines, args.depth as usize, &bar).await;
+    if let Err(error) = progress.feed(log, &mut lines, args.depth as usize, &bar).await {
+        progress.stopped = Some(error);
+    }
     // Wait for lines in flight even after a failure, because their outcome belongs in the report.
     while !progress.in_flight.is_empty() {
-        progress.settle(&bar).await?;
+        progress.settle(&bar).await;
     }
     bar.finish_and_clear();
-    if let Some(timeline) = &mut progress.timeline {
-        timeline.write()?;
-    }
+    progress.time(Timeline::write);
     if let Some((line, error)) = progress.failed.take() {
         let behind = progress.records - (line - 1);
-        return Err(at_line(error.into(), line, behind));
+        return Err(at_line(error, line, behind).into());
     }
-    if let Err(error) = fed {
-        return Err(at_line(error, progress.settled + 1, 0));
+    let (value, text) = report(log, &progress, started.elapsed());
+    match progress.stopped.take() {
+        None => common.print_done(&value, || text),
+        Some(CliError::Client(error)) => Err(at_line(error, progress.settled + 1, 0).into()),
+        Some(error) if progress.records == 0 => Err(error),
+        Some(error) => Err(error.after(&value, &text)),
     }
-    report(common, log, &progress, started.elapsed())
 }
 
 /// Adds to an error which line it was, and what happened to the others.
-fn at_line(error: CliError, line: u64, appended_behind: u64) -> CliError {
-    let add = |failure: Failure| {
+fn at_line(error: Error, line: u64, appended_behind: u64) -> Error {
+    error.map(|failure| {
         let mut next = match line {
             1 => String::new(),
             _ => "the lines before it are appended".to_owned(),
@@ -155,15 +168,11 @@ fn at_line(error: CliError, line: u64, appended_behind: u64) -> CliError {
         }
         next.push_str(&failure.next);
         Failure { message: format!("line {}: {}", grouped(line), failure.message), next, ..failure }
-    };
-    match error {
-        CliError::Client(Error::DidNotHappen(failure)) => CliError::Client(Error::DidNotHappen(add(failure))),
-        CliError::Client(Error::Unknown(failure)) => CliError::Client(Error::Unknown(add(failure))),
-        other => other,
-    }
+    })
 }
 
-fn report(common: &Common, log: &Log, done: &Progress, took: Duration) -> Result<(), CliError> {
+/// Returns what was appended, as JSON and as text.
+fn report(log: &Log, done: &Progress, took: Duration) -> (Value, String) {
     let seconds = took.as_secs_f64();
     let per_second = done.records as f64 / seconds.max(1e-9);
     let megabytes_per_second = done.bytes as f64 / 1e6 / seconds.max(1e-9);
@@ -171,7 +180,7 @@ fn report(common: &Common, log: &Log, done: &Progress, took: Duration) -> Result
         "log": log.name(), "records": done.records, "bytes": done.bytes, "first": done.first,
         "last": done.first.map(|_| done.last), "seconds": seconds, "records_s": per_second,
     });
-    common.print(&value, || match done.first {
+    let text = match done.first {
         None => "no lines".to_owned(),
         Some(first) => format!(
             "{} records at positions {first} to {} in {seconds:.2} s: {} records/s, {megabytes_per_second:.1} MB/s",
@@ -179,7 +188,8 @@ fn report(common: &Common, log: &Log, done: &Progress, took: Duration) -> Result
             done.last,
             grouped(per_second as u64),
         ),
-    })
+    };
+    (value, text)
 }
 
 fn progress_bar(total_bytes: Option<u64>) -> ProgressBar {
@@ -309,8 +319,8 @@ mod tests {
 
     #[test]
     fn a_failure_names_its_line() {
-        let words = |line, behind| match at_line(CliError::Client(too_long()), line, behind) {
-            CliError::Client(Error::DidNotHappen(failure)) => (failure.message, failure.next),
+        let words = |line, behind| match at_line(too_long(), line, behind) {
+            Error::DidNotHappen(failure) => (failure.message, failure.next),
             other => panic!("changed outcome: {other}"),
         };
         assert!(words(1235, 0).0.starts_with("line 1,235: "));

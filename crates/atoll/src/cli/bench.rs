@@ -93,7 +93,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), CliError> {
     {
         report["ping_pong_p50_us"] = (times.value_at_quantile(0.5) as f64 / 1e3).into();
     }
-    args.common.print(&report, || text(bench, &seen, &report))?;
+    args.common.print_done(&report, || text(bench, &seen, &report))?;
     check_count(&seen, growth)
 }
 
@@ -161,7 +161,8 @@ impl Seen {
             Err(error) => {
                 match &error {
                     Error::DidNotHappen(_) => self.did_not_happen += 1,
-                    Error::Unknown(_) => self.unknown += 1,
+                    // No append ends with `Happened`.
+                    Error::Unknown(_) | Error::Happened(_) => self.unknown += 1,
                 }
                 self.last_error = Some(error);
             }

@@ -65,7 +65,10 @@ pub async fn run(args: &ChainArgs) -> Result<(), CliError> {
             client.modify(name, &id, LogletSpec::from(&modify.spec)).await?
         }
     };
-    args.common.print(&to_json(&chain), || to_text(&chain))
+    match args.verb {
+        ChainVerb::Show(_) => args.common.print(&to_json(&chain), || to_text(&chain)),
+        _ => args.common.print_done(&to_json(&chain), || to_text(&chain)),
+    }
 }
 
 fn loglet_of(chain: &Chain, segment: Option<usize>) -> Result<String, CliError> {

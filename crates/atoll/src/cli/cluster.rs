@@ -36,7 +36,7 @@ pub async fn run(args: &ClusterArgs) -> Result<(), CliError> {
         }
         ClusterVerb::Upgrade { to } => {
             let levels = client.upgrade(*to).await?;
-            args.common.print(&to_json(&levels), || match levels.changed {
+            args.common.print_done(&to_json(&levels), || match levels.changed {
                 true => format!("the cluster is at feature level {}", levels.active),
                 false => format!("the cluster is at feature level {}; it was before", levels.active),
             })

@@ -42,7 +42,7 @@ pub async fn run(args: &DatabaseArgs) -> Result<(), CliError> {
         }
         DatabaseVerb::Scrub => {
             client.scrub_database().await?;
-            args.common.print(&json!({"asked": true}), || "the store is read again soon".to_owned())
+            args.common.print_done(&json!({"asked": true}), || "the store is read again soon".to_owned())
         }
     }
 }

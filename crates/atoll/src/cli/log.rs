@@ -58,7 +58,7 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
             // Also check the name here, so that a wrong one fails in the same way with and without a cluster.
             client.log(name)?;
             let created = client.create_log(name, spec.into()).await?;
-            common.print(&json!({"log": name, "created": created}), || match created {
+            common.print_done(&json!({"log": name, "created": created}), || match created {
                 true => format!("created log {name}"),
                 false => format!("log {name} is there already"),
             })
@@ -84,14 +84,15 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
                 confirm(name)?;
             }
             let deleted = client.delete_log(name).await?;
-            common.print(&json!({"log": name, "deleted": deleted}), || match deleted {
+            common.print_done(&json!({"log": name, "deleted": deleted}), || match deleted {
                 true => format!("deleted log {name}"),
                 false => format!("log {name} was deleted before"),
             })
         }
         LogVerb::Trim { to } => {
             client.log(name)?.trim(*to).await?;
-            common.print(&json!({"log": name, "trim": to}), || format!("log {name} is trimmed below {to}"))
+            common
+                .print_done(&json!({"log": name, "trim": to}), || format!("log {name} is trimmed below {to}"))
         }
     }
 }

@@ -170,9 +170,26 @@ pub enum CliError {
     /// A check that was requested from the verb failed.
     #[error("{0}")]
     Check(String),
+    /// It happened, or part of it, but then a local file or standard output failed.
+    #[error("{error}")]
+    Done {
+        /// What would have been printed: as JSON, and as text.
+        result: (Value, String),
+        /// What failed.
+        error: Box<CliError>,
+    },
 }
 
+/// The exit status of a verb that has done its work but could not report it. A script must not repeat the verb.
+const DONE_BUT: u8 = 4;
+const NOT_AGAIN: &str = "do not repeat what is done; the result says what that is";
+
 impl CliError {
+    /// Returns the same error for a verb that has done its work, or part of it.
+    fn after(self, value: &Value, text: &str) -> Self {
+        CliError::Done { result: (value.clone(), text.trim_end().to_owned()), error: Box::new(self) }
+    }
+
     fn exit_status(&self) -> u8 {
         match self {
             CliError::Client(Error::DidNotHappen(f))
@@ -182,6 +199,10 @@ impl CliError {
             }
             CliError::Client(Error::DidNotHappen(_)) => 1,
             CliError::Client(Error::Unknown(_)) => 3,
+            CliError::Client(Error::Happened(_)) => DONE_BUT,
+            // Nobody reads the result.
+            CliError::Done { error, .. } if error.exit_status() == 0 => 0,
+            CliError::Done { .. } => DONE_BUT,
             CliError::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => 0,
             CliError::File { .. } | CliError::Output(_) | CliError::Check(_) => 1,
             CliError::Usage(_) => 2,
@@ -191,12 +212,20 @@ impl CliError {
     fn happened(&self) -> &'static str {
         match self {
             CliError::Client(Error::Unknown(_)) => "unknown",
+            CliError::Client(Error::Happened(_)) | CliError::Done { .. } => "yes",
             _ => "no",
         }
     }
 
     /// Returns the error as JSON.
     fn to_json(&self) -> Value {
+        if let CliError::Done { result: (result, _), error } = self {
+            let mut json = error.to_json();
+            json["error"]["happened"] = self.happened().into();
+            json["error"]["next"] = NOT_AGAIN.into();
+            json["error"]["result"] = result.clone();
+            return json;
+        }
         let (reason, message, next) = match self {
             CliError::Client(e) => {
                 let Failure { reason, message, next } = e.failure();
@@ -210,10 +239,14 @@ impl CliError {
 
     /// Returns the error as text.
     fn to_text(&self) -> String {
+        if let CliError::Done { result: (_, result), error } = self {
+            return format!("atoll: happened, but: {error}\n  result: {result}\n  next: {NOT_AGAIN}");
+        }
         let CliError::Client(error) = self else { return format!("atoll: {self}") };
         let head = match error {
             Error::DidNotHappen(_) => "did not happen",
             Error::Unknown(_) => "unknown whether it happened",
+            Error::Happened(_) => "happened, but",
         };
         let Failure { message, next, .. } = error.failure();
         match next.is_empty() {
@@ -242,11 +275,9 @@ pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) ->
         Err(error) => {
             let status = error.exit_status();
             if status != 0 {
-                if common.json {
-                    eprintln!("{}", error.to_json());
-                } else {
-                    eprintln!("{}", error.to_text());
-                }
+                let words = if common.json { error.to_json().to_string() } else { error.to_text() };
+                // If standard error fails, too, the exit status still says what happened. `eprintln!` would panic.
+                let _ = writeln!(io::stderr(), "{words}");
             }
             ExitCode::from(status)
         }
@@ -278,7 +309,13 @@ impl Common {
         Ok(Some(Tls { ca: read(ca)?, identity, domain: self.tls_name.clone() }))
     }
 
-    /// Prints a value as JSON, or the result of `text`.
+    /// Prints the result of a verb that has changed something. If that fails, the error says that the change happened, and has the result.
+    pub fn print_done(&self, value: &Value, text: impl FnOnce() -> String) -> Result<(), CliError> {
+        let text = text();
+        self.print(value, || text.clone()).map_err(|error| error.after(value, &text))
+    }
+
+    /// Prints a value as JSON, or the result of `text`. For verbs that change something, see [`Common::print_done`].
     pub fn print(&self, value: &Value, text: impl FnOnce() -> String) -> Result<(), CliError> {
         let line = if self.json { value.to_string() } else { text() };
         let mut out = io::stdout().lock();
@@ -317,12 +354,29 @@ mod tests {
                 status
             );
         }
-        let unknown = CliError::Client(Error::Unknown(failure));
+        let unknown = CliError::Client(Error::Unknown(failure.clone()));
         assert_eq!(unknown.exit_status(), 3);
         assert_eq!(unknown.to_json()["error"]["happened"], "unknown");
         assert_eq!(unknown.to_json()["error"]["reason"], "disk-full");
+        let happened = CliError::Client(Error::Happened(failure));
+        assert_eq!((happened.exit_status(), happened.happened()), (4, "yes"));
+        assert_eq!(happened.to_text(), "atoll: happened, but: a disk is full\n  next: trim the log");
         assert_eq!(CliError::Usage("x".into()).exit_status(), 2);
         assert_eq!(CliError::Output(io::ErrorKind::BrokenPipe.into()).exit_status(), 0);
+    }
+
+    #[test]
+    fn what_is_done_is_not_denied_because_it_cannot_be_printed() {
+        let full = || CliError::Output(io::ErrorKind::StorageFull.into());
+        assert_eq!((full().exit_status(), full().happened()), (1, "no"));
+        let done = full().after(&json!({"position": 7}), "7");
+        assert_eq!((done.exit_status(), done.happened()), (4, "yes"));
+        let error = &done.to_json()["error"];
+        assert_eq!((&error["happened"], &error["reason"]), (&json!("yes"), &json!("local")));
+        assert_eq!(error["result"], json!({"position": 7}));
+        assert!(done.to_text().contains("\n  result: 7\n"), "{}", done.to_text());
+        let closed = CliError::Output(io::ErrorKind::BrokenPipe.into()).after(&json!(7), "7");
+        assert_eq!(closed.exit_status(), 0);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub async fn run(args: &NodeArgs) -> Result<(), CliError> {
         NodeVerb::Remove { id } => (*id, "removed", client.remove_node(*id).await?),
     };
     let value = json!({"node": reply.node.as_ref().map(to_json), "changed": reply.changed});
-    common.print(&value, || changed(id, verb, &reply))
+    common.print_done(&value, || changed(id, verb, &reply))
 }
 
 fn changed(id: u32, verb: &str, reply: &NodeReply) -> String {

@@ -102,6 +102,25 @@ pub fn ok(connect: &str, args: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
+/// Starts a node on ports of its own, and waits until it answers.
+pub fn serve(data: &Path, port: u16) -> Process {
+    let grpc = format!("127.0.0.1:{port}");
+    let mut command = atoll();
+    command.arg("serve").arg("--data").arg(data).args([
+        "--grpc",
+        &grpc,
+        "--peer",
+        "127.0.0.1:0",
+        "--metrics",
+        "",
+        "--zookeeper",
+        "127.0.0.1:0",
+    ]);
+    let node = Process::start(command.stderr(Stdio::null()).stdout(Stdio::null()));
+    wait_for("the node answers", || verb(&grpc, &["log", "list"]).status.success().then_some(()));
+    node
+}
+
 /// `atoll dev`.
 pub struct Dev {
     process: Process,

@@ -231,7 +231,7 @@ pub(super) async fn run(common: &Common, args: &BenchDbArgs) -> Result<(), CliEr
     let filled = filling.elapsed();
     let (seen, cpu) = load(&tables, args).await?;
     let report = report(args, &client.addresses(), &seen, cpu, filled);
-    common.print(&report, || text(args, &report))
+    common.print_done(&report, || text(args, &report))
 }
 
 fn report(args: &BenchDbArgs, addresses: &[String], seen: &Seen, cpu: Duration, filled: Duration) -> Value {

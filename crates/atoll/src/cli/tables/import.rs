@@ -2,14 +2,14 @@
 //! with the same key stays. By default the whole file is checked before anything is written.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atoll_client::proto::{NamedCell, Operation, Table, operation};
 use atoll_client::{Error, Failure, Reason, Tables};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::{CliError, Common, grouped};
 use super::rows::Format;
@@ -84,16 +84,13 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &ImportArgs) -> 
         import.feed(BufReader::with_capacity(1 << 18, open()?), &table, format, &what).await
     };
     import.bar.finish_and_clear();
-    done.map_err(|error| import.with_count(error))?;
-    let seconds = started.elapsed().as_secs_f64();
-    let per_second = import.rows as f64 / seconds.max(1e-9);
-    let (rows, skipped) = (import.rows, import.skipped);
-    let value = json!({"table": args.table, "rows": rows, "skipped": skipped, "seconds": seconds, "rows_s": per_second});
-    common.print(&value, || {
-        let left_out =
-            if skipped == 0 { String::new() } else { format!(", {} lines skipped", grouped(skipped)) };
-        format!("{} rows in {seconds:.2} s: {} rows/s{left_out}", grouped(rows), grouped(per_second as u64))
-    })
+    let (value, text) = import.report(started.elapsed());
+    match done {
+        Ok(()) => common.print_done(&value, || text),
+        Err(CliError::Client(error)) => Err(import.with_count(error).into()),
+        Err(error) if import.rows == 0 => Err(error),
+        Err(error) => Err(error.after(&value, &text)),
+    }
 }
 
 fn source_error(error: SourceError, what: &str) -> CliError {
@@ -162,13 +159,13 @@ impl Import<'_> {
 
     fn skipped(&mut self, line: u64, words: &str) {
         self.skipped += 1;
-        match self.skipped {
-            n if n <= NAMED_LINES => self.bar.suspend(|| eprintln!("atoll: line {line} is skipped: {words}")),
-            n if n == NAMED_LINES + 1 => {
-                self.bar.suspend(|| eprintln!("atoll: further skipped lines are not named"))
-            }
-            _ => {}
-        }
+        let told = match self.skipped {
+            n if n <= NAMED_LINES => format!("atoll: line {line} is skipped: {words}"),
+            n if n == NAMED_LINES + 1 => "atoll: further skipped lines are not named".to_owned(),
+            _ => return,
+        };
+        // The report has the number of these lines, too, so an import does not end because standard error cannot be written.
+        self.bar.suspend(|| drop(writeln!(io::stderr(), "{told}")));
     }
 
     async fn send(&mut self, batch: Batch, bytes: u64) -> Result<(), CliError> {
@@ -205,19 +202,23 @@ impl Import<'_> {
     }
 
     /// Adds to an error how many rows were imported before it.
-    fn with_count(&self, error: CliError) -> CliError {
-        let add = |failure: Failure| {
+    fn with_count(&self, error: Error) -> Error {
+        error.map(|failure| {
             let and = if failure.next.is_empty() { "" } else { "; " };
             let next = format!("{} rows are imported{and}{}", grouped(self.rows), failure.next);
             Failure { next, ..failure }
-        };
-        match error {
-            CliError::Client(Error::DidNotHappen(failure)) => {
-                CliError::Client(Error::DidNotHappen(add(failure)))
-            }
-            CliError::Client(Error::Unknown(failure)) => CliError::Client(Error::Unknown(add(failure))),
-            other => other,
-        }
+        })
+    }
+
+    /// Returns what was imported, as JSON and as text.
+    fn report(&self, took: Duration) -> (Value, String) {
+        let (rows, skipped, seconds) = (self.rows, self.skipped, took.as_secs_f64());
+        let per_second = rows as f64 / seconds.max(1e-9);
+        let value = json!({"table": self.table, "rows": rows, "skipped": skipped, "seconds": seconds, "rows_s": per_second});
+        let left_out =
+            if skipped == 0 { String::new() } else { format!(", {} lines skipped", grouped(skipped)) };
+        let per_second = grouped(per_second as u64);
+        (value, format!("{} rows in {seconds:.2} s: {per_second} rows/s{left_out}", grouped(rows)))
     }
 }
 

@@ -118,7 +118,7 @@ pub async fn run(args: &TableArgs) -> Result<(), CliError> {
     // Check the command line before calling the cluster, so that a wrong one fails in the same way with and without a cluster.
     let wanted = definition_or_change(&args.verb)?;
     let tables = common.client().await?.tables();
-    let changed = |table: proto::Table| common.print(&table_json(&table), || table_text(&table));
+    let changed = |table: proto::Table| common.print_done(&table_json(&table), || table_text(&table));
     match (&args.verb, wanted) {
         (_, Wanted::Create(table)) => changed(tables.create(table).await?),
         (_, Wanted::Change(table, change)) => changed(tables.change(&table, change).await?),
@@ -131,10 +131,13 @@ pub async fn run(args: &TableArgs) -> Result<(), CliError> {
                 }
             })
         }
-        (TableVerb::Show { table }, _) => changed(tables.describe(table).await?),
+        (TableVerb::Show { table }, _) => {
+            let table = tables.describe(table).await?;
+            common.print(&table_json(&table), || table_text(&table))
+        }
         (TableVerb::Drop { table }, _) => {
             tables.drop_table(table).await?;
-            common.print(&json!({"table": table, "dropped": true}), || format!("dropped table {table}"))
+            common.print_done(&json!({"table": table, "dropped": true}), || format!("dropped table {table}"))
         }
         (TableVerb::Import(args), _) => import::run(common, &tables, args).await,
         (TableVerb::Put(args), _) => rows::put(common, &tables, args).await,

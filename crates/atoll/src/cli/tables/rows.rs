@@ -176,7 +176,7 @@ pub(super) async fn put(common: &Common, tables: &Tables, args: &PutArgs) -> Res
     let put = operation::Put { cells, merge: args.merge, expect: args.expect.expect() };
     let operation = Operation { table: args.table.clone(), action: Some(operation::Action::Put(put)) };
     let version = tables.transact(vec![operation]).await?.version;
-    common.print(&json!({"table": args.table, "version": version}), || version.to_string())
+    common.print_done(&json!({"table": args.table, "version": version}), || version.to_string())
 }
 
 /// Runs `atoll table get`.

@@ -52,6 +52,9 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &TxnArgs) -> Res
         operations.push(operation_of(&known[at], kind, object).map_err(wrong)?);
         of.push(at);
     }
+    let writes = operations
+        .iter()
+        .any(|o| matches!(o.action, Some(operation::Action::Put(_) | operation::Action::Delete(_))));
     let reply = tables.transact(operations).await?;
     let read = |(found, at): (&atoll_client::proto::get_reply::Found, &usize)| match &found.row {
         None => Value::Null,
@@ -62,10 +65,11 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &TxnArgs) -> Res
     };
     let read: Vec<Value> = reply.read.iter().zip(&of).map(read).collect();
     let value = json!({"version": reply.version, "read": read});
-    common.print(&value, || {
+    let text = || {
         let found = read.iter().filter(|r| !r.is_null()).map(|r| format!("{r}\n")).collect::<String>();
         format!("{found}version {}", reply.version)
-    })
+    };
+    if writes { common.print_done(&value, text) } else { common.print(&value, text) }
 }
 
 const KINDS: [&str; 4] = ["read", "check", "put", "delete"];

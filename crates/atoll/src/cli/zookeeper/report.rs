@@ -141,7 +141,10 @@ impl Report {
     /// Prints the whole report. Fails if the two sides differ.
     pub fn tell(&self, common: &Common, from: &str, to: &str) -> Result<(), CliError> {
         self.bar.finish_and_clear();
-        common.print(&self.to_json(from, to), || self.to_text())?;
+        match self.imported_s {
+            Some(_) => common.print_done(&self.to_json(from, to), || self.to_text())?,
+            None => common.print(&self.to_json(from, to), || self.to_text())?,
+        }
         let (left_out, differing) = (self.left_out.len(), self.differences.len());
         match (left_out, differing) {
             (0, 0) => Ok(()),
