@@ -203,7 +203,9 @@ impl Tables {
         call!(self, get, request)
     }
 
-    /// Performs operations in order, all or none.
+    /// Performs operations in order, all or none. The cells of a row that was read belong to the columns in `tables` of the reply, which
+    /// may differ from those of an earlier [`Tables::describe`]. After [`Error::Happened`] the transaction was done, but the rows that it
+    /// read cannot be shown.
     pub async fn transact(&self, operations: Vec<proto::Operation>) -> Result<proto::TransactReply, Error> {
         let request = proto::TransactRequest { write: None, operations };
         write!(self, transact, request)

@@ -41,6 +41,12 @@ impl Refusal {
         Refusal { happened: Outcome::Unknown, failure: Failure::new(reason, message, next) }
     }
 
+    /// Returns the refusal of an answer, after the operation itself has happened.
+    #[must_use]
+    pub fn although_it_happened(self) -> Self {
+        Refusal { happened: Outcome::Yes, ..self }
+    }
+
     /// Returns the refusal of a node that is stopping. The operation did not happen through this node.
     pub fn stopping() -> Self {
         Refusal::no(atoll_client::Reason::Stopping, "this node is stopping", "continue at another node")

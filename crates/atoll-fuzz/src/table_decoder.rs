@@ -7,7 +7,7 @@ use atoll_core::codec::{Decode, Encode};
 use atoll_db::{Applications, Engine, MemoryStore, Solo};
 use atoll_tables::{
     Action, Body, Change, ColumnDefinition, ColumnType, Command, Done, Expect, IndexDefinition, Op,
-    Rejection, Schema, TableDefinition, Tables, Value, Values, key, row::StoredRow,
+    Rejection, Reply, Schema, TableDefinition, Tables, Value, Values, key, row::StoredRow,
 };
 use bytes::Bytes;
 
@@ -22,7 +22,10 @@ pub fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     match choice % 8 {
         0 => same::<Command>(rest),
-        1 => same::<Done>(rest),
+        1 => {
+            same::<Done>(rest);
+            same::<Reply>(rest);
+        }
         2 => same::<Rejection>(rest),
         3 => same::<StoredRow>(rest),
         4 => same::<Schema>(rest),
@@ -121,6 +124,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds.push(with(0, &definition().to_bytes()));
     let done = Done { version: 3, read: Some(vec![None, Some(Bytes::from_static(b"row"))]), more: false };
     seeds.push(with(1, &done.to_bytes()));
+    seeds.push(with(1, &Reply { done, schemas: [(1, 2)].into() }.to_bytes()));
     let row = StoredRow {
         version: 9,
         values: Values::from([(2, Value::Text("x".into())), (4, Value::Float64(1.5))]),

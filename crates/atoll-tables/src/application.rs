@@ -8,7 +8,7 @@ use atoll_core::codec::{Decode, Encode};
 use atoll_core::record;
 use bytes::Bytes;
 
-use crate::command::{Body, Command, Done, RejectKind, Rejection};
+use crate::command::{Body, Command, Done, RejectKind, Rejection, Reply};
 use crate::schema::{Change, Schema, SchemaError, TableDefinition};
 use crate::{MAX_OPERATIONS, MAX_TABLES, clients, layout, transaction, upkeep};
 
@@ -54,6 +54,8 @@ pub(crate) struct TableState<'a, 'b> {
     pub(crate) counters: Counters,
     /// See [`Tables::quiet_from`].
     pub(crate) quiet_from: &'a mut u64,
+    /// See [`Reply::schemas`].
+    pub(crate) read_under: BTreeMap<u32, u32>,
     schemas: &'a mut BTreeMap<u32, Arc<Schema>>,
 }
 
@@ -72,10 +74,15 @@ impl Application for Tables {
             .map_or(Counters { version: 0, table: 0, tables: 0, clients: 0 }, |bytes| {
                 Counters::from_bytes(bytes).expect("damaged state: the counters of tables")
             });
-        let mut state =
-            TableState { tx, counters, quiet_from: &mut self.quiet_from, schemas: &mut self.schemas };
+        let mut state = TableState {
+            tx,
+            counters,
+            quiet_from: &mut self.quiet_from,
+            read_under: BTreeMap::new(),
+            schemas: &mut self.schemas,
+        };
         let done = state.run(&command).map_err(refused)?;
-        Ok(done.to_bytes())
+        Ok(Reply { done, schemas: state.read_under }.to_bytes())
     }
 
     fn opened(&mut self, _view: &View) -> Result<(), StoreError> {

@@ -1,5 +1,7 @@
 //! Commands in the log, and the replies of replicas, in the format of version 1 of [`crate::Tables`].
 
+use std::collections::BTreeMap;
+
 use atoll_core::codec::{Decode, DecodeError, Encode, Reader};
 use atoll_core::{choice, record};
 use bytes::{Bytes, BytesMut};
@@ -80,7 +82,7 @@ record! {
 }
 
 record! {
-    /// The reply to a command that was applied.
+    /// The outcome of a command that was applied.
     pub struct Done {
         /// The version of the rows that it wrote. If it wrote none, the version of the last write before it.
         pub version: u64,
@@ -89,6 +91,18 @@ record! {
         pub read: Option<Vec<Option<Bytes>>>,
         /// For a step, whether there may be more work.
         pub more: bool,
+    }
+}
+
+record! {
+    /// What a replica returns to the proposer of a command that was applied. It stays on its node, so a later version may change it. Only
+    /// [`Done`] is kept for repetitions. It is part of the state, which must be the same on all replicas, whatever their version.
+    pub struct Reply {
+        /// What the command did.
+        pub done: Done,
+        /// For each table from which a transaction has read a row: the version of the schema at that position of the log. Empty for a
+        /// repetition.
+        pub schemas: BTreeMap<u32, u32>,
     }
 }
 

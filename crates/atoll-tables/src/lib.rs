@@ -30,7 +30,7 @@ mod upkeep;
 pub mod value;
 
 pub use application::Tables;
-pub use command::{Action, Body, Command, Done, Expect, Op, RejectKind, Rejection};
+pub use command::{Action, Body, Command, Done, Expect, Op, RejectKind, Rejection, Reply};
 pub use read::{Bound, Page, Query, ReadError, Scan};
 pub use row::{Row, Values};
 pub use schema::{

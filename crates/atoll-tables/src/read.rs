@@ -50,7 +50,11 @@ pub enum ReadError {
     Store(#[from] StoreError),
 }
 
-fn schema_by_number(view: &View, table: u32) -> Result<Option<Schema>, ReadError> {
+/// Returns the schema of a table by its number, or None if the table was dropped.
+///
+/// # Errors
+/// It cannot be read.
+pub fn schema_by_number(view: &View, table: u32) -> Result<Option<Schema>, ReadError> {
     let Some(bytes) = view.get(&layout::schema(table))? else { return Ok(None) };
     let damaged = |e: atoll_core::codec::DecodeError| ReadError::Damaged {
         table: table.to_string(),

@@ -24,6 +24,13 @@ record! {
     }
 }
 
+impl StoredRow {
+    /// Returns whether the schema has the columns of all values. It does not if a column was dropped since the row was written.
+    pub fn fits(&self, schema: &Schema) -> bool {
+        self.values.keys().all(|id| schema.columns.iter().any(|c| c.id == *id))
+    }
+}
+
 /// A row as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {

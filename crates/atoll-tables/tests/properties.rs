@@ -10,8 +10,8 @@ use atoll_core::codec::Decode;
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{ApplyAt, Direction, LogPos, Proposer};
 use atoll_tables::{
-    Action, Change, Command, Done, Expect, Op, Query, Rejection, Schema, Tables, Value, key as encoding,
-    row::StoredRow,
+    Action, Change, Command, Done, Expect, Op, Query, Rejection, Reply, Schema, Tables, Value,
+    key as encoding, row::StoredRow,
 };
 use bytes::Bytes;
 use common::{Db, fish, index, key, op, put_if};
@@ -52,6 +52,7 @@ proptest! {
         let _ = Schema::from_bytes(bytes.clone());
         let _ = StoredRow::from_bytes(bytes.clone());
         let _ = Done::from_bytes(bytes.clone());
+        let _ = Reply::from_bytes(bytes.clone());
         let _ = Rejection::from_bytes(bytes);
     }
 

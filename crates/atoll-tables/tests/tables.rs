@@ -3,12 +3,12 @@
 
 mod common;
 
-use atoll_core::codec::Decode;
+use atoll_core::codec::{Decode, Encode};
 use atoll_db::{Direction, MemoryStore};
 use atoll_tables::row::StoredRow;
 use atoll_tables::{
-    Action, Body, Bound, CLIENT_WINDOW, Change, ColumnType, Expect, IndexState, MAX_CLIENTS, MAX_KEY_BYTES,
-    MAX_ROW_BYTES, Query, ReadError, RejectKind, Scan, Value, Values, pending, read,
+    Action, Body, Bound, CLIENT_WINDOW, Change, ColumnType, Command, Expect, IndexState, MAX_CLIENTS,
+    MAX_KEY_BYTES, MAX_ROW_BYTES, Query, ReadError, RejectKind, Scan, Value, Values, pending, read,
 };
 use common::{Db, column, fish, index, key, op, put, put_if, text};
 
@@ -27,6 +27,26 @@ fn rows_are_put_read_and_deleted_and_versions_grow() {
     db.transact(vec![put(&fish, "cod", 1, NULL, NULL, NULL)]).unwrap();
     // Versions rise even across a delete, so a version identifies one write forever.
     assert!(db.get("fish", &key("cod", 1)).unwrap().version > done.version + 1);
+}
+
+#[test]
+fn a_reply_says_under_which_schema_rows_were_read() {
+    let db = Db::new();
+    let fish = db.create(fish());
+    db.transact(vec![put(&fish, "cod", 1, text("grey"), NULL, NULL)]).unwrap();
+    let read = |n| op(&fish, "cod", n, Action::Read {});
+    let body = Body::Transaction { ops: vec![read(1), put(&fish, "eel", 1, NULL, NULL, NULL)] };
+    let command = Command { client: 7, seq: 1, body }.to_bytes();
+    let first = db.reply(command.clone()).unwrap();
+    assert_eq!(first.schemas, [(fish.table, fish.version)].into());
+    db.change("fish", Change::AddColumn { column: column("smell", ColumnType::Text, true) }).unwrap();
+    // A repetition has the same outcome, which is all that the state keeps.
+    let again = db.reply(command).unwrap();
+    assert_eq!((again.done, again.schemas.len()), (first.done, 0));
+    let reply =
+        |ops| db.reply(Command { client: 0, seq: 0, body: Body::Transaction { ops } }.to_bytes()).unwrap();
+    assert_eq!(reply(vec![read(2), read(1)]).schemas, [(fish.table, fish.version + 1)].into());
+    assert!(reply(vec![read(2)]).schemas.is_empty(), "there is no row");
 }
 
 #[test]

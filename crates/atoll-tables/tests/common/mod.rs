@@ -9,7 +9,7 @@ use atoll_core::codec::{Decode, Encode};
 use atoll_db::{Applications, Direction, Engine, KeyRange, MemoryStore, Solo, View};
 use atoll_tables::{
     Action, Body, Change, ColumnDefinition, ColumnType, Command, Done, Expect, IndexDefinition, Op, Query,
-    Rejection, Row, Scan, Schema, TableDefinition, Tables, Value, Values, pending, read,
+    Rejection, Reply, Row, Scan, Schema, TableDefinition, Tables, Value, Values, pending, read,
 };
 use bytes::Bytes;
 
@@ -67,11 +67,15 @@ impl Db {
     }
 
     pub fn raw(&self, command: Bytes) -> Result<Done, Rejection> {
+        self.reply(command).map(|reply| reply.done)
+    }
+
+    pub fn reply(&self, command: Bytes) -> Result<Reply, Rejection> {
         let mut ticket = self.engine.propose(command.clone()).unwrap();
         let applied = ticket.try_take().unwrap().unwrap().unwrap();
         self.commands.borrow_mut().push((command, applied.reply.is_ok()));
         match applied.reply {
-            Ok(reply) => Ok(Done::from_bytes(reply).unwrap()),
+            Ok(reply) => Ok(Reply::from_bytes(reply).unwrap()),
             Err(rejected) => Err(Rejection::from_bytes(rejected.0).unwrap()),
         }
     }

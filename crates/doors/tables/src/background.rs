@@ -48,7 +48,7 @@ async fn work(tables: &TablesHandle) -> Result<(), Refusal> {
         }
         let body = Body::Step { table, index, from, rows: STEP_ROWS };
         let command = Command { client: 0, seq: 0, body };
-        let done = propose(&tables.engine, command.to_bytes()).await?;
+        let done = propose(&tables.engine, command.to_bytes()).await?.done;
         let to = done.read.and_then(|read| read.into_iter().flatten().next());
         came = to.map(|to| (table, index, to));
     }

@@ -2,16 +2,19 @@
 
 use std::sync::{Arc, OnceLock};
 
-use atoll_db::Engine;
+use atoll_client::{Reason, proto};
+use atoll_db::{BarrierError, Engine, View};
 use atoll_door::NodeView;
 use atoll_door::backend::Refusal;
-use atoll_tables::Tables;
+use atoll_tables::{Tables, read};
 use tokio::sync::{Notify, Semaphore};
+
+use crate::convert;
 
 /// The maximum number of concurrent scans. Each of them keeps the state that it shows.
 const MAX_SCANS: usize = 64;
 /// The maximum number of concurrent reads. Each occupies a thread and holds in memory what it has read.
-const MAX_READS: usize = 16;
+pub(crate) const MAX_READS: usize = 16;
 
 /// The tables of a node. Clones are cheap.
 #[derive(Clone)]
@@ -26,6 +29,29 @@ pub(crate) struct TablesHandle {
 }
 
 impl TablesHandle {
+    /// Returns a view to read: after a barrier, or with `stale`, the current one of this node.
+    pub(crate) async fn view(&self, stale: bool) -> Result<View, Refusal> {
+        if !stale {
+            let failed = |e: BarrierError| {
+                Refusal::no(
+                    Reason::Unavailable,
+                    e.to_string(),
+                    "`atoll status` shows whether enough servers are up",
+                )
+            };
+            self.engine.barrier().await.map_err(|_| Refusal::stopping())?.map_err(failed)?;
+        }
+        Ok(self.engine.view())
+    }
+
+    /// Returns the definition of a table, after a barrier.
+    pub(crate) async fn schema(&self, name: String) -> Result<proto::TableReply, Refusal> {
+        let view = self.view(false).await?;
+        let read = move || read::schema(&view, &name).map_err(|e| convert::read_refusal(&e));
+        let schema = aside(&self.reads, read).await?;
+        Ok(proto::TableReply { table: Some(convert::table(&schema)) })
+    }
+
     pub(crate) fn new(engine: Engine<Tables>, node: Arc<dyn NodeView>) -> Self {
         let (scans, reads) = (Arc::new(Semaphore::new(MAX_SCANS)), Arc::new(Semaphore::new(MAX_READS)));
         TablesHandle { engine, node, kick: Arc::default(), scans, reads }

@@ -4,18 +4,22 @@
 //! | --- | --- |
 //! | `lib.rs` | adds the application to the database, and the service to the gRPC listener |
 //! | `service.rs` | the gRPC service |
+//! | `write.rs` | transactions, and changes of tables |
+//! | `answer.rs` | shows the rows that a transaction has read |
 //! | `scan.rs` | streams ranges of rows |
 //! | `convert.rs` | converts messages to commands and back |
 //! | `propose.rs` | proposes commands |
 //! | `background.rs` | background work |
 //! | `handle.rs` | the tables of a node, once they are open |
 
+mod answer;
 mod background;
 mod convert;
 mod handle;
 mod propose;
 mod scan;
 mod service;
+mod write;
 
 use atoll_client::proto::table_service_server::TableServiceServer;
 use atoll_core::BoxFuture;

@@ -6,7 +6,7 @@ use atoll_client::Reason;
 use atoll_core::codec::Decode;
 use atoll_db::{Engine, ProposeError};
 use atoll_door::backend::Refusal;
-use atoll_tables::{Done, Rejection, Tables};
+use atoll_tables::{Rejection, Reply, Tables};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
@@ -17,8 +17,8 @@ const BUSY_FOR: Duration = Duration::from_secs(1);
 /// The longest command in bytes. It must fit into one entry of the log.
 const MAX_COMMAND_BYTES: usize = 900_000;
 
-/// Proposes a command and waits until this node has applied it. The refusal says whether the command happened: no, or unknown.
-pub(crate) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<Done, Refusal> {
+/// Proposes a command and waits until this node has applied it. The refusal says whether the command happened.
+pub(crate) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<Reply, Refusal> {
     let words = |e: ProposeError| {
         let next = "`atoll status` shows whether enough servers are up";
         let text = e.to_string();
@@ -47,7 +47,7 @@ pub(crate) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<D
     };
     let gone = || Refusal::unknown(Reason::Stopping, "this node is stopping", "continue at another node");
     match proposed.await.map_err(|_| gone())?.map_err(words)?.reply {
-        Ok(reply) => Done::from_bytes(reply).map_err(|e| unreadable(&e.to_string())),
+        Ok(reply) => Reply::from_bytes(reply).map_err(|e| unreadable(&e.to_string()).although_it_happened()),
         Err(rejected) => Err(match Rejection::from_bytes(rejected.0) {
             Ok(rejection) => convert::rejection_refusal(rejection),
             Err(error) => unreadable(&error.to_string()),

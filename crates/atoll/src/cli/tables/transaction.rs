@@ -2,8 +2,9 @@
 
 use std::io::Read;
 
-use atoll_client::Tables;
-use atoll_client::proto::{Expect, Operation, RowKey, Table, expect, operation};
+use atoll_client::proto::get_reply::Found;
+use atoll_client::proto::{Expect, Operation, RowKey, Table, TransactReply, expect, operation};
+use atoll_client::{Error, Failure, Reason, Tables};
 use serde_json::{Map, Value, json};
 
 use super::super::{CliError, Common};
@@ -38,7 +39,7 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &TxnArgs) -> Res
     let parsed: Vec<Map<String, Value>> = serde_json::from_str(&text)
         .map_err(|e| CliError::Usage(format!("the transaction is no JSON array of objects: {e}")))?;
     let mut known: Vec<Table> = Vec::new();
-    let (mut operations, mut of) = (Vec::new(), Vec::new());
+    let (mut operations, mut names) = (Vec::new(), Vec::new());
     for (n, object) in parsed.iter().enumerate() {
         let wrong = |words: String| CliError::Usage(format!("operation {}: {words}", n + 1));
         let (kind, name) = kind(object).map_err(wrong)?;
@@ -50,26 +51,38 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &TxnArgs) -> Res
             }
         };
         operations.push(operation_of(&known[at], kind, object).map_err(wrong)?);
-        of.push(at);
+        names.push(name);
     }
     let writes = operations
         .iter()
         .any(|o| matches!(o.action, Some(operation::Action::Put(_) | operation::Action::Delete(_))));
     let reply = tables.transact(operations).await?;
-    let read = |(found, at): (&atoll_client::proto::get_reply::Found, &usize)| match &found.row {
-        None => Value::Null,
-        Some(row) => {
-            let columns: Vec<String> = known[*at].columns.iter().map(|c| c.name.clone()).collect();
-            json!({"row": rows::row_json(&columns, row), "version": row.version})
-        }
-    };
-    let read: Vec<Value> = reply.read.iter().zip(&of).map(read).collect();
+    let read = rows_read(&reply, &names)?;
     let value = json!({"version": reply.version, "read": read});
     let text = || {
         let found = read.iter().filter(|r| !r.is_null()).map(|r| format!("{r}\n")).collect::<String>();
         format!("{found}version {}", reply.version)
     };
     if writes { common.print_done(&value, text) } else { common.print(&value, text) }
+}
+
+/// Returns what the operations have read, as JSON. `names` has the table of each.
+fn rows_read(reply: &TransactReply, names: &[&str]) -> Result<Vec<Value>, CliError> {
+    let one = |(found, name): (&Found, &&str)| {
+        let Some(row) = &found.row else { return Ok(Value::Null) };
+        // The columns come with the rows, because the table may have changed since it was described.
+        let table = reply.tables.iter().find(|t| t.table == **name);
+        let table = table.filter(|t| t.columns.len() == row.cells.len()).ok_or_else(|| {
+            let words = format!(
+                "the transaction was done, as version {}; the node does not say which columns the rows have that it read",
+                reply.version
+            );
+            let next = "read the rows again; do client and node have the same version?";
+            CliError::Client(Error::Happened(Failure::new(Reason::Refused, words, next)))
+        })?;
+        Ok(json!({"row": rows::row_json(&table.columns, row), "version": row.version}))
+    };
+    reply.read.iter().zip(names).map(one).collect()
 }
 
 const KINDS: [&str; 4] = ["read", "check", "put", "delete"];
@@ -134,4 +147,30 @@ fn expectation(expect: Option<&Value>) -> Result<Option<Expect>, String> {
         }
     };
     Ok(Some(Expect { what: Some(what) }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use atoll_client::proto::{Cell, TableColumns, TableRow, cell};
+
+    #[test]
+    fn rows_have_the_columns_that_come_with_them() {
+        let text = |text: &str| Cell { value: Some(cell::Value::TextValue(text.to_owned())) };
+        let row = |cells| Found { row: Some(TableRow { version: 3, cells }) };
+        let read = vec![Found { row: None }, row(vec![text("a"), text("big")])];
+        let columns = vec!["k".to_owned(), "size".to_owned()];
+        let tables = vec![TableColumns { table: "t".to_owned(), columns }];
+        let reply = TransactReply { version: 4, read, tables };
+        let shown = rows_read(&reply, &["t", "t"]).unwrap();
+        assert_eq!(shown, [Value::Null, json!({"row": {"k": "a", "size": "big"}, "version": 3})]);
+        // A node from before there were columns in the answer, and one that names others.
+        for tables in
+            [Vec::new(), vec![TableColumns { table: "t".to_owned(), columns: vec!["k".to_owned()] }]]
+        {
+            let error = rows_read(&TransactReply { tables, ..reply.clone() }, &["t", "t"]).unwrap_err();
+            assert!(matches!(error, CliError::Client(Error::Happened(_))), "{error}");
+        }
+    }
 }
