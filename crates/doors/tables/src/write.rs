@@ -47,7 +47,8 @@ pub(crate) async fn change_and_show(
     name: String,
 ) -> Result<proto::TableReply, Refusal> {
     change(tables, write, body).await?;
-    tables.schema(name).await
+    // The node may be stopping, or another client may have dropped the table meanwhile: the change has happened all the same.
+    tables.schema(name).await.map_err(Refusal::although_it_happened)
 }
 
 /// Performs the operations of a transaction in order, all or none.

@@ -198,3 +198,18 @@ async fn a_transaction_that_is_sent_again_shows_only_what_is_certain() {
     change(&tables, None, Body::CreateTable { table: fish() }).await.unwrap();
     assert_eq!(again().await.unwrap_err().happened, Outcome::Yes);
 }
+
+#[tokio::test]
+async fn a_change_that_was_made_is_not_denied() {
+    let tables = tables().await;
+    // From here on, the node reads nothing any more, as if it were stopping.
+    tables.reads.close();
+    let body = Body::ChangeTable { name: "fish".to_owned(), change: add_column("smell") };
+    let refusal = change_and_show(&tables, None, body, "fish".to_owned()).await.unwrap_err();
+    assert_eq!((refusal.happened, refusal.failure.reason), (Outcome::Yes, Reason::Stopping));
+    assert!(read::schema(&tables.engine.view(), "fish").unwrap().column("smell").is_ok());
+    // What is wrong before that did not happen.
+    let body = Body::ChangeTable { name: "fish".to_owned(), change: add_column("smell") };
+    let refusal = change_and_show(&tables, None, body, "fish".to_owned()).await.unwrap_err();
+    assert_eq!(refusal.happened, Outcome::No);
+}
