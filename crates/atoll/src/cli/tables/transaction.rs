@@ -29,9 +29,13 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &TxnArgs) -> Res
         "-" => {
             let mut text = String::new();
             std::io::stdin()
-                .take(MAX_BYTES)
+                .take(MAX_BYTES + 1)
                 .read_to_string(&mut text)
                 .map_err(|error| CliError::File { what: "standard input".to_owned(), error })?;
+            if text.len() as u64 > MAX_BYTES {
+                let words = format!("the transaction has more than {MAX_BYTES} bytes, which is the most");
+                return Err(CliError::Usage(words));
+            }
             text
         }
         text => text.to_owned(),
@@ -119,7 +123,12 @@ fn operation_of(table: &Table, kind: &str, object: &Map<String, Value>) -> Resul
             let Some(Value::Object(row)) = object.get("row") else {
                 return Err("a put needs a \"row\", an object from columns to values".to_owned());
             };
-            let merge = object.get("merge").is_some_and(|m| *m == Value::Bool(true));
+            let merge = match object.get("merge") {
+                None => false,
+                Some(Value::Bool(merge)) => *merge,
+                // Without a merge, the columns that are not given become null. So do not guess.
+                Some(other) => return Err(format!("\"merge\" is true or false, not {other}")),
+            };
             operation::Action::Put(operation::Put { cells: rows::cells(table, row)?, merge, expect })
         }
     };
@@ -153,7 +162,50 @@ fn expectation(expect: Option<&Value>) -> Result<Option<Expect>, String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use atoll_client::proto::{Cell, TableColumns, TableRow, cell};
+    use atoll_client::proto::{Cell, ColumnKind, TableColumn, TableColumns, TableRow, cell};
+
+    fn table() -> Table {
+        let column = |name: &str, nullable| TableColumn {
+            name: name.to_owned(),
+            kind: ColumnKind::Text.into(),
+            nullable,
+        };
+        let columns = vec![column("k", false), column("colour", true), column("size", true)];
+        Table { name: "t".to_owned(), columns, key: vec!["k".to_owned()], ..Table::default() }
+    }
+
+    fn parsed(text: &str) -> Result<Operation, String> {
+        let object: Map<String, Value> = serde_json::from_str(text).unwrap();
+        let (kind, _) = kind(&object)?;
+        operation_of(&table(), kind, &object)
+    }
+
+    #[test]
+    fn what_a_field_cannot_be_is_refused_and_named() {
+        let put = |merge: &str| parsed(&format!(r#"{{"put":"t","row":{{"k":"a"}},"merge":{merge}}}"#));
+        for (merge, means) in [("true", true), ("false", false)] {
+            let Some(operation::Action::Put(put)) = put(merge).unwrap().action else { panic!("no put") };
+            assert_eq!(put.merge, means);
+        }
+        for merge in ["1", "0", "\"true\"", "null", "[]"] {
+            assert_eq!(put(merge), Err(format!("\"merge\" is true or false, not {merge}")));
+        }
+        for expect in ["true", "null", "-1", "1.5", "\"any\"", "{}"] {
+            let check = parsed(&format!(r#"{{"check":"t","key":["a"],"expect":{expect}}}"#));
+            assert!(check.unwrap_err().contains(expect), "{expect}");
+        }
+        for wrong in [
+            r#"{"put":"t","row":[["k","a"]]}"#,
+            r#"{"put":"t"}"#,
+            r#"{"put":"t","row":{"k":"a"},"marge":true}"#,
+            r#"{"read":"t","key":"a"}"#,
+            r#"{"read":"t","key":["a"],"expect":"absent"}"#,
+            r#"{"read":7,"key":["a"]}"#,
+            r#"{"put":"t","row":{"k":1}}"#,
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn rows_have_the_columns_that_come_with_them() {
