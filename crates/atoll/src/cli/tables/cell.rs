@@ -1,5 +1,5 @@
 //! Converts values to and from text and JSON, by the type of their column. Bytes are base64; timestamps are RFC 3339 in UTC, or
-//! microseconds since 1970.
+//! microseconds since 1970. Numbers come back as they went, to the last bit. JSON has no infinities, so they are the texts inf and -inf.
 
 use atoll_client::proto::cell::Value as Of;
 use atoll_client::proto::{Cell, ColumnKind, TableColumn};
@@ -17,6 +17,9 @@ pub(super) const KINDS: [(ColumnKind, &str); 6] = [
     (ColumnKind::Timestamp, "timestamp"),
 ];
 
+/// What a column of type float64 takes.
+const FLOATS: &str =
+    "a number from -1.7976931348623157e308 to 1.7976931348623157e308, inf or -inf is allowed";
 const MICROS: i64 = 1_000_000;
 const DAY_SECONDS: i64 = 86_400;
 
@@ -40,9 +43,12 @@ pub(super) fn of_text(column: &TableColumn, text: &str) -> Result<Cell, String> 
         ColumnKind::Int64 => Of::Int64Value(
             text.parse().map_err(|_| wrong(column, text, "an integer from -2^63 to 2^63 - 1 is allowed"))?,
         ),
-        ColumnKind::Float64 => match text.parse::<f64>() {
-            Ok(f) if f.is_finite() => Of::Float64Value(f),
-            _ => return Err(wrong(column, text, "a finite number is allowed")),
+        ColumnKind::Float64 => match (text, text.parse::<f64>()) {
+            ("inf" | "+inf", _) => Of::Float64Value(f64::INFINITY),
+            ("-inf", _) => Of::Float64Value(f64::NEG_INFINITY),
+            // The parser turns 1e400 into infinity, too.
+            (_, Ok(f)) if f.is_finite() => Of::Float64Value(f),
+            _ => return Err(wrong(column, text, FLOATS)),
         },
         ColumnKind::Text => Of::TextValue(text.to_owned()),
         ColumnKind::Bytes => {
@@ -70,6 +76,10 @@ pub(super) fn of_json(column: &TableColumn, json: &Value) -> Result<Cell, String
         (ColumnKind::Text | ColumnKind::Bytes | ColumnKind::Timestamp, Value::String(text)) => {
             return of_text(column, text);
         }
+        (ColumnKind::Float64, Value::String(text)) if matches!(text.as_str(), "inf" | "+inf" | "-inf") => {
+            return of_text(column, text);
+        }
+        (ColumnKind::Float64, other) => return Err(wrong(column, &other.to_string(), FLOATS)),
         _ => return Err(wrong(column, &json.to_string(), "JSON of its type is allowed, or null")),
     };
     Ok(Cell { value: Some(value) })
@@ -81,6 +91,8 @@ pub(super) fn to_json(cell: &Cell) -> Value {
         None => Value::Null,
         Some(Of::BoolValue(b)) => json!(b),
         Some(Of::Int64Value(n)) => json!(n),
+        // JSON has no number for infinity, and null is another value. A table holds no NaN.
+        Some(Of::Float64Value(f)) if !f.is_finite() => json!(f.to_string()),
         Some(Of::Float64Value(f)) => json!(f),
         Some(Of::TextValue(text)) => json!(text),
         Some(Of::BytesValue(bytes)) => json!(STANDARD.encode(bytes)),
@@ -173,6 +185,8 @@ mod tests {
             (ColumnKind::Bool, "true"),
             (ColumnKind::Int64, "-9223372036854775808"),
             (ColumnKind::Float64, "0.1"),
+            (ColumnKind::Float64, "inf"),
+            (ColumnKind::Float64, "-inf"),
             (ColumnKind::Text, "a \"b\", c"),
             (ColumnKind::Bytes, "AP8="),
             (ColumnKind::Timestamp, "2026-11-21T22:15:00.500000Z"),
@@ -191,6 +205,8 @@ mod tests {
             (ColumnKind::Bool, "yes"),
             (ColumnKind::Int64, "1.5"),
             (ColumnKind::Float64, "NaN"),
+            (ColumnKind::Float64, "1e400"),
+            (ColumnKind::Float64, "infinite"),
             (ColumnKind::Bytes, "*"),
             (ColumnKind::Timestamp, "2026-02-29T00:00:00Z"),
             (ColumnKind::Timestamp, "2026-01-01T24:00:00Z"),
@@ -199,6 +215,10 @@ mod tests {
             assert!(words.contains("\"c\"") && words.contains(text) && words.contains("allowed"), "{words}");
         }
         assert!(of_json(&column(ColumnKind::Text), &json!(1)).is_err());
+        for json in [json!("1.5"), json!("NaN"), json!(true)] {
+            let words = of_json(&column(ColumnKind::Float64), &json).unwrap_err();
+            assert!(words.contains("inf or -inf"), "{words}");
+        }
     }
 
     #[test]

@@ -269,23 +269,39 @@ async fn print_rows(
         version = reply.version;
         if let Some(table) = reply.table {
             columns = table.columns.into_iter().map(|c| c.name).collect::<Vec<_>>();
-            if format == Format::Csv {
-                csv_line(&mut out, columns.iter().map(String::as_str))?;
-            }
+            write_head(&mut out, format, &columns)?;
         }
         for row in &reply.rows {
             count += 1;
-            match format {
-                Format::Jsonl => writeln!(out, "{}", row_json(&columns, row))?,
-                Format::Csv => {
-                    let cells: Vec<String> = row.cells.iter().map(cell::to_text).collect();
-                    csv_line(&mut out, cells.iter().map(String::as_str))?;
-                }
-            }
+            write_row(&mut out, format, &columns, row)?;
         }
     }
     out.flush()?;
     Ok((count, version))
+}
+
+/// Writes what stands before the rows.
+pub(super) fn write_head(out: &mut impl Write, format: Format, columns: &[String]) -> io::Result<()> {
+    match format {
+        Format::Jsonl => Ok(()),
+        Format::Csv => csv_line(out, columns.iter().map(String::as_str)),
+    }
+}
+
+/// Writes a row.
+pub(super) fn write_row(
+    out: &mut impl Write,
+    format: Format,
+    columns: &[String],
+    row: &TableRow,
+) -> io::Result<()> {
+    match format {
+        Format::Jsonl => writeln!(out, "{}", row_json(columns, row)),
+        Format::Csv => {
+            let cells: Vec<String> = row.cells.iter().map(cell::to_text).collect();
+            csv_line(out, cells.iter().map(String::as_str))
+        }
+    }
 }
 
 /// Writes a line of CSV, with quotes where they are needed (RFC 4180).

@@ -210,8 +210,10 @@ fn fields(record: &[u8]) -> Result<Vec<String>, String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::cell::to_text;
     use super::*;
-    use atoll_client::proto::ColumnKind;
+    use atoll_client::proto::{Cell, ColumnKind, TableRow, cell};
+    use proptest::prelude::*;
 
     fn table() -> Table {
         let column = |name: &str, kind: ColumnKind| TableColumn {
@@ -228,7 +230,7 @@ mod tests {
         let mut source = Source::new(input.as_bytes(), &table, format);
         let mut all = Vec::new();
         while let Some(line) = source.next().unwrap() {
-            let text = |c: &NamedCell| c.value.as_ref().map_or("null".to_owned(), cell::to_text);
+            let text = |c: &NamedCell| c.value.as_ref().map_or("null".to_owned(), to_text);
             all.push((line.number, line.cells.map(|cells| cells.iter().map(text).collect())));
         }
         all
@@ -254,6 +256,72 @@ mod tests {
             got.iter().map(|(n, r)| (*n, r.is_ok())).collect::<Vec<_>>(),
             [(1, true), (3, false), (4, false), (5, false)]
         );
+    }
+
+    fn number(f: f64) -> Cell {
+        Cell { value: Some(cell::Value::Float64Value(f)) }
+    }
+
+    /// Writes numbers as `table export` does, and reads them as `table import` does.
+    fn exported_and_imported(numbers: &[f64], format: Format) -> Vec<u64> {
+        let column = |name: &str| TableColumn {
+            name: name.to_owned(),
+            kind: ColumnKind::Float64.into(),
+            nullable: name == "v",
+        };
+        let table = Table { name: "t".into(), columns: vec![column("k"), column("v")], ..Table::default() };
+        let names = ["k".to_owned(), "v".to_owned()];
+        let mut file = Vec::new();
+        rows::write_head(&mut file, format, &names).unwrap();
+        for f in numbers {
+            let row = TableRow { version: 1, cells: vec![number(*f), number(*f)] };
+            rows::write_row(&mut file, format, &names, &row).unwrap();
+        }
+        let mut source = Source::new(file.as_slice(), &table, format);
+        let mut bits = Vec::new();
+        while let Some(line) = source.next().unwrap() {
+            let [k, v] = <[NamedCell; 2]>::try_from(line.cells.unwrap()).unwrap();
+            assert_eq!(k.value, v.value);
+            match k.value.unwrap().value {
+                Some(cell::Value::Float64Value(f)) => bits.push(f.to_bits()),
+                other => panic!("{other:?}"),
+            }
+        }
+        bits
+    }
+
+    #[test]
+    fn special_numbers_come_back_to_the_last_bit() {
+        let special = [
+            0.945_270_695_553_922_3,
+            0.1 + 0.2,
+            f64::MAX,
+            f64::MIN,
+            f64::MIN_POSITIVE,
+            f64::from_bits(1),
+            f64::EPSILON,
+            9_007_199_254_740_993.0,
+            1e21,
+            1e-7,
+            0.0,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+        ];
+        for format in [Format::Csv, Format::Jsonl] {
+            assert_eq!(exported_and_imported(&special, format), special.map(f64::to_bits));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_come_back_to_the_last_bit(bits in proptest::collection::vec(any::<u64>(), 1..200)) {
+            // A table holds no NaN.
+            let numbers: Vec<f64> = bits.into_iter().map(f64::from_bits).filter(|f| !f.is_nan()).collect();
+            let bits: Vec<u64> = numbers.iter().map(|f| f.to_bits()).collect();
+            for format in [Format::Csv, Format::Jsonl] {
+                prop_assert_eq!(&exported_and_imported(&numbers, format), &bits);
+            }
+        }
     }
 
     #[test]
