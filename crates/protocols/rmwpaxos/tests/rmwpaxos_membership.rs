@@ -121,12 +121,13 @@ fn a_hand_over_may_take_longer_than_one_of_its_steps() {
     world.options.hand_over_deadline = Duration::from_secs(2);
     world.start_all();
     create(&mut world, 1_200);
-    world.faults.sync_us = 20_000;
+    world.faults.sync_us = 40_000;
     let begun = world.now;
     hand_over(&mut world, 1, members(&[2, 3])).unwrap();
+    let took = world.now.since(begun);
     assert!(
-        world.now.since(begun) > world.options.hand_over_deadline * 2,
-        "the disks were too fast for this test"
+        took > world.options.hand_over_deadline * 3 / 2,
+        "only {took:?}: the disks are too fast for this test"
     );
     world.faults.sync_us = Faults::NONE.sync_us;
     assert_eq!(list(&mut world, 3, "log/").len(), 1_200);
@@ -154,8 +155,8 @@ fn a_mover_that_gave_up_continues_where_it_stopped() {
     assert!(twice <= 2 * 16, "{twice} registers were made final again");
     // A new register may have a name among those that were carried over first.
     write(&mut world, &history, 2, "log/0000x", 0);
-    world.crash(NodeId(1));
     assert_eq!(list(&mut world, 3, "log/").len(), 1_201);
+    world.crash(NodeId(1));
     for name in ["log/0000", "log/0999", "log/1099", "log/1199"] {
         assert_eq!(read(&mut world, &history, 3, name), Some(1), "{name}");
     }
