@@ -76,11 +76,16 @@ impl Client {
         Ok(call.await?.created)
     }
 
-    /// Deletes a log and its records permanently. Returns false if it was deleted already. Idempotent. After this returns `Ok`, no
-    /// append to the log is acknowledged. After [`Error::Unknown`] the log may be deleted; call this again.
+    /// Deletes a log and its records permanently. Returns false if it was deleted already. After this returns `Ok`, the deletion is
+    /// durable, and no append to the log is acknowledged until it is created again.
+    ///
+    /// # Errors
+    /// After [`Error::Unknown`] the log may be deleted, or may still be deleted. [`Client::chain`] shows whether it was. Another client may
+    /// have created it again by then, and another call would delete the new log, so this call is not repeated after an unknown outcome.
     pub async fn delete_log(&self, name: &str) -> Result<bool, Error> {
         let request = proto::DeleteLogRequest { log: name.to_owned() };
-        let call = self.connections.call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+        // A second attempt finds a log by its name alone. It would delete the log that somebody has created since the first attempt.
+        let call = self.connections.call(Repeat::Once, RECONFIGURE_TIMEOUT, |channel| {
             let request = request.clone();
             async move { LogServiceClient::new(channel).delete_log(request).await }
         });

@@ -29,6 +29,10 @@ pub struct Options {
     pub backoff_max: Duration,
     /// The maximum number of unacknowledged payload bytes per log; 1 MiB to 1 GiB. Further appends wait for room.
     pub unsettled_bytes: usize,
+    /// How long the connection for the appends to a log may be idle before it is closed; 50 ms to 1 hour. The next append opens another
+    /// one. Too small: appends that come now and then wait for a connection. Too large: a client that appends to many logs in turn uses
+    /// up the connections that a node grants to its address, 128 at most, and its other calls fail.
+    pub append_idle: Duration,
     /// TLS, if the servers require it.
     pub tls: Option<Tls>,
 }
@@ -62,6 +66,7 @@ impl Default for Options {
             backoff_min: Duration::from_millis(5),
             backoff_max: Duration::from_millis(200),
             unsettled_bytes: 64 * 1024 * 1024,
+            append_idle: Duration::from_secs(2),
             tls: None,
         }
     }
@@ -79,6 +84,7 @@ impl Options {
         self.silence = self.silence.clamp(ms(150), Duration::from_secs(60));
         self.backoff_max = self.backoff_max.clamp(ms(1), Duration::from_secs(10));
         self.backoff_min = self.backoff_min.clamp(ms(1), self.backoff_max);
+        self.append_idle = self.append_idle.clamp(ms(50), Duration::from_secs(3600));
         self.unsettled_bytes = self.unsettled_bytes.clamp(1 << 20, 1 << 30);
         self
     }

@@ -14,6 +14,9 @@ use crate::proto::{ReadReply, ReadRequest, Reason, Record};
 /// The maximum length of a message that is accepted from a server, in bytes. A batch of records fits, even if it ends with a record
 /// of the maximum length.
 const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
+/// A stream that lasted this long worked, even if no reply came. Its node has found the tail, because a node that cannot find it ends the
+/// stream sooner. This matters only at older nodes: others send a reply without records as soon as they have found the tail.
+const WORKS_AFTER: Duration = Duration::from_secs(20);
 
 /// The range and the way of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,11 +58,19 @@ pub struct Reader {
     connections: Arc<Connections>,
     /// What is still to be read.
     rest: ReadOptions,
-    stream: Option<(usize, Streaming<ReadReply>)>,
-    /// The number of failures since the last batch.
+    stream: Option<Open>,
+    /// The number of failures since a stream last worked.
     failures: usize,
-    /// When to give up, unless a batch arrives before. None if there was no failure since the last batch.
+    /// When to give up, unless a stream works before. None if there was no failure since a stream last worked.
     deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// The address that serves it.
+    at: usize,
+    since: Instant,
+    replies: Streaming<ReadReply>,
 }
 
 impl Reader {
@@ -69,18 +80,22 @@ impl Reader {
 
     /// Returns the next records, or None at the end. If a node fails, another one continues after the last record that was read.
     /// Dropping the future and calling this again loses nothing.
+    ///
+    /// # Errors
+    /// No node could continue within [`crate::Options::operation_timeout`] of a failure, or none ever can. How long the read lasted before
+    /// does not count: a reader that waits at the tail survives any number of failures.
     pub async fn next(&mut self) -> Result<Option<ReadBatch>, Error> {
         loop {
             if self.rest.limit == Some(0) {
                 return Ok(None);
             }
             let (at, outcome) = match &mut self.stream {
-                Some((at, stream)) => (*at, stream.message().await),
+                Some(open) => (open.at, open.replies.message().await),
                 None => {
                     let at = self.connections.current();
                     match self.open(at).await {
-                        Ok(stream) => {
-                            self.stream = Some((at, stream));
+                        Ok(replies) => {
+                            self.stream = Some(Open { at, since: Instant::now(), replies });
                             continue;
                         }
                         Err(status) => (at, Err(status)),
@@ -123,6 +138,8 @@ impl Reader {
 
     /// Handles a reply. Its first position must follow the last one that was read, because a gap must never be skipped.
     fn advance(&mut self, reply: ReadReply) -> Result<Option<ReadBatch>, Error> {
+        // A reply without records comes while this reader waits at the tail. It shows that the node serves the log.
+        (self.failures, self.deadline) = (0, None);
         let count = reply.records.len() as u64;
         if count == 0 {
             return Ok(None);
@@ -136,19 +153,22 @@ impl Reader {
         }
         self.rest.from = Some(reply.first.saturating_add(count));
         self.rest.limit = self.rest.limit.map(|limit| limit.saturating_sub(count));
-        (self.failures, self.deadline) = (0, None);
         Ok(Some(ReadBatch { first: reply.first, records: reply.records, remote: reply.remote }))
     }
 
     /// Waits before the next attempt, or gives up with an error.
     async fn recover(&mut self, at: usize, status: &Status) -> Result<(), Error> {
-        self.stream = None;
+        let ended = self.stream.take();
         let (_, mut failure) = parse(status);
         if !is_worth_retrying(failure.reason) {
             return Err(Error::DidNotHappen(failure));
         }
         let now = Instant::now();
         let options = &self.connections.options;
+        if ended.is_some_and(|open| now.duration_since(open.since) > WORKS_AFTER.max(options.attempt_timeout))
+        {
+            (self.failures, self.deadline) = (0, None);
+        }
         let deadline = *self.deadline.get_or_insert(now + options.operation_timeout);
         self.connections.failed(at);
         self.failures += 1;

@@ -40,7 +40,7 @@ fn main() {
     *log.delay.lock().unwrap() = Some(Duration::from_micros(500));
     let logs = Logs::default();
     logs.lock().unwrap().insert("main".to_owned(), log);
-    let node = Arc::new(MemoryNode { id: 1, logs, grpc: vec![address.clone()] });
+    let node = Arc::new(MemoryNode { id: 1, logs, grpc: vec![address.clone()], ..MemoryNode::default() });
     let door = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {

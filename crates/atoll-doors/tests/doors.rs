@@ -13,9 +13,11 @@ use atoll_client::proto::log_service_client::LogServiceClient;
 use atoll_client::proto::{self, append_stream_request::What};
 use atoll_client::{Client, Error, Options, ReadOptions, Reason};
 use atoll_door::{Limits, Refusal, serve_grpc};
-use memory::{Logs, MemoryLog, MemoryNode, services};
+use memory::{Logs, MemoryLog, MemoryNode, Trouble, services};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A door with its own port and its own thread.
 struct Door {
@@ -23,21 +25,27 @@ struct Door {
     stop: Option<oneshot::Sender<()>>,
     kill: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    trouble: Arc<Trouble>,
 }
 
 impl Door {
     async fn open(id: u32, logs: &Logs) -> Door {
+        Door::open_with(id, logs, Limits::default()).await
+    }
+
+    async fn open_with(id: u32, logs: &Logs, limits: Limits) -> Door {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let node = Arc::new(MemoryNode { id, logs: logs.clone(), grpc: vec![address.to_string()] });
+        let (trouble, grpc) = (Arc::new(Trouble::default()), vec![address.to_string()]);
+        let node = Arc::new(MemoryNode { id, logs: logs.clone(), grpc, trouble: trouble.clone() });
         let (stop, stopped) = oneshot::channel::<()>();
         let (kill, killed) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
                 let listener = TcpListener::from_std(listener).unwrap();
-                let services = services(node, Limits::default());
+                let services = services(node, limits);
                 let stopped = async {
                     // If the test has ended and dropped the sender, stop as well.
                     let _ = stopped.await;
@@ -49,7 +57,7 @@ impl Door {
             });
             // Dropping the runtime breaks all connections.
         });
-        Door { address, stop: Some(stop), kill: Some(kill), thread: Some(thread) }
+        Door { address, stop: Some(stop), kill: Some(kill), thread: Some(thread), trouble }
     }
 
     /// Stops the door like SIGTERM.
@@ -281,6 +289,73 @@ async fn a_read_goes_on_at_another_node_where_it_stopped() {
             first.kill();
         }
     }
+}
+
+/// Waits until a reader has come to the tail at this node and waits there.
+async fn until_followed(door: &Door) {
+    let followed = async {
+        while door.trouble.waits.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, followed).await.expect("no reader follows at this node");
+}
+
+#[tokio::test]
+async fn a_reader_of_an_idle_log_outlives_its_nodes_however_far_apart_they_fail() {
+    let logs = Logs::default();
+    let doors = [Door::open(1, &logs).await, Door::open(2, &logs).await, Door::open(3, &logs).await];
+    let addresses: Vec<_> = doors.iter().map(|d| d.address.to_string()).collect();
+    let operation_timeout = Duration::from_secs(1);
+    let options = Options { operation_timeout, ..Options::default() };
+    let log = Client::with_options(&addresses.join(","), options).unwrap().log("main").unwrap();
+    let mut reader = log.tail(0);
+    let read = tokio::spawn(async move { reader.next().await });
+    let [first, second, third] = doors;
+    until_followed(&first).await;
+    first.kill();
+    until_followed(&second).await;
+    // Not to wait for anything: the failures are further apart than the time that the reader has for each of them.
+    tokio::time::sleep(operation_timeout + operation_timeout / 2).await;
+    second.kill();
+    until_followed(&third).await;
+    third.client().log("main").unwrap().append("a").await.unwrap();
+    assert_eq!(read.await.unwrap().unwrap().unwrap().records[0].payload, "a");
+}
+
+#[tokio::test]
+async fn a_reader_leaves_a_node_that_is_cut_off_from_the_others() {
+    let logs = Logs::default();
+    let mut limits = Limits::default();
+    limits.check_followed = Duration::from_millis(100);
+    let (first, second) = (Door::open_with(1, &logs, limits).await, Door::open(2, &logs).await);
+    let mut reader = client(&[&first, &second]).log("main").unwrap().tail(0);
+    let read = tokio::spawn(async move { reader.next().await });
+    until_followed(&first).await;
+    first.trouble.cut.store(true, Ordering::Relaxed);
+    second.client().log("main").unwrap().append("a").await.unwrap();
+    let read = tokio::time::timeout(PATIENCE, read).await.expect("it stays at the first node");
+    assert_eq!(read.unwrap().unwrap().unwrap().records[0].payload, "a");
+}
+
+#[tokio::test]
+async fn a_deletion_in_doubt_does_not_reach_the_log_that_was_created_since() {
+    let logs = Logs::default();
+    let (first, second) = (Door::open(1, &logs).await, Door::open(2, &logs).await);
+    let other = second.client();
+    assert_eq!(other.create_log("x", Default::default()).await, Ok(true));
+    first.trouble.mute_deletions.store(true, Ordering::Relaxed);
+    let client = client(&[&first, &second]);
+    let deletion = tokio::spawn(async move { client.delete_log("x").await });
+    while !other.list_logs().await.unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(other.create_log("x", Default::default()).await, Ok(true));
+    assert_eq!(other.log("x").unwrap().append("kept").await, Ok(0));
+    first.kill();
+    let outcome = deletion.await.unwrap();
+    assert!(matches!(outcome, Err(Error::Unknown(_))), "{outcome:?}");
+    assert_eq!(payloads(&log_of(&logs, "x")), ["kept"]);
 }
 
 #[tokio::test]

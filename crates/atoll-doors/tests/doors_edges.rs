@@ -13,7 +13,7 @@ use atoll_client::{Client, Options, Reason, Tls, proto};
 use atoll_core::Measure;
 use atoll_door::metrics::{Figures, serve_metrics};
 use atoll_door::{DATABASE_LOG, DoorTls, Limits, serve_grpc};
-use memory::{Logs, MemoryNode, services};
+use memory::{MemoryNode, services};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
 
@@ -46,7 +46,7 @@ async fn door(tls: Option<DoorTls>) -> SocketAddr {
 async fn door_with(tls: Option<DoorTls>, limits: Limits) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let node = Arc::new(MemoryNode { id: 1, logs: Logs::default(), grpc: vec![address.to_string()] });
+    let node = Arc::new(MemoryNode { id: 1, grpc: vec![address.to_string()], ..MemoryNode::default() });
     let services = services(node, limits);
     tokio::spawn(async move { serve_grpc(listener, services, tls, std::future::pending()).await.unwrap() });
     address

@@ -7,16 +7,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_client::proto;
 use atoll_client::proto::chain_service_client::ChainServiceClient;
 use atoll_client::proto::cluster_service_client::ClusterServiceClient;
 use atoll_client::proto::log_service_client::LogServiceClient;
+use atoll_client::proto::{self, append_stream_request::What};
 use atoll_door::{DoorTls, Limits, serve_grpc};
-use memory::{Logs, MemoryNode, services};
+use memory::{MemoryNode, services};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
+use tokio_stream::StreamExt;
 use tonic::transport::Channel;
 
 const SOON: Duration = Duration::from_millis(200);
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 async fn door(tls: Option<DoorTls>, limits: Limits) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let node = Arc::new(MemoryNode { id: 1, logs: Logs::default(), grpc: vec![address.to_string()] });
+    let node = Arc::new(MemoryNode { id: 1, grpc: vec![address.to_string()], ..MemoryNode::default() });
     let services = services(node, limits);
     tokio::spawn(async move { serve_grpc(listener, services, tls, std::future::pending()).await.unwrap() });
     address
@@ -198,4 +199,37 @@ async fn more_reads_than_one_address_may_have_are_refused_as_busy() {
     assert_eq!(refused.metadata().get("atoll-reason").unwrap(), "busy", "{refused}");
     assert_eq!((open.len(), held(&limits, "grpc_reads")), (512, 512.0));
     assert!(logs(address).await.append(append("main", vec!["x".into()])).await.is_ok());
+}
+
+#[tokio::test]
+async fn streams_of_appends_that_are_at_rest_keep_nobody_out() {
+    let address = door(None, Limits::default().with_connections(16)).await;
+    let mut open = Vec::new();
+    for client in 1..=4 {
+        let start = proto::append_stream_request::Open { log: "main".into(), client, known_tail: Some(0) };
+        let records = proto::Records { first_seq: 1, payloads: vec!["a".into()], floor: None };
+        let whats = [What::Open(start), What::Records(records)];
+        let requests = whats.map(|what| proto::AppendStreamRequest { what: Some(what) });
+        // Like an older client, which never ends a stream of appends.
+        let requests = tokio_stream::iter(requests).chain(tokio_stream::pending());
+        let mut replies = logs(address).await.append_stream(requests).await.unwrap().into_inner();
+        while timeout(PATIENCE, replies.message()).await.unwrap().unwrap().unwrap().outcomes.is_empty() {}
+        open.push(replies);
+    }
+    // The address has as many connections as it may have.
+    let comes_later = async {
+        loop {
+            if let Ok(mut late) = LogServiceClient::connect(format!("http://{address}")).await
+                && late.append(append("main", vec!["b".into()])).await.is_ok()
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, comes_later).await.expect("nobody made room");
+    let first =
+        timeout(PATIENCE, open[0].message()).await.expect("the one that was idle for longest made room");
+    assert!(first.is_err(), "{first:?}");
+    assert!(timeout(SOON, open[1].message()).await.is_err(), "the others stay");
 }

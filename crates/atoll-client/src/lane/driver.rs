@@ -8,7 +8,7 @@ use tonic::Streaming;
 
 use super::Shared;
 use super::outbox::Outbox;
-use super::queue::Settlement;
+use super::queue::{Queue, Settlement};
 use crate::HEARTBEAT;
 use crate::connections::Connections;
 use crate::error::{Failure, Outcome, is_worth_retrying, parse};
@@ -26,6 +26,8 @@ const SLOWEST_CONNECTION: f64 = 2e6;
 enum End {
     /// The lane is closed and empty.
     Finished,
+    /// The lane was idle for a while. Its connection is worth more to others: a node grants only so many to one address.
+    Idle,
     /// This node cannot serve the lane now. The outcome says whether the unanswered records may have happened.
     Failed(Outcome, Failure),
     /// No node accepts this lane.
@@ -60,6 +62,14 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
         }
         match end {
             End::Finished => return,
+            End::Idle => {
+                tracing::debug!(
+                    log = shared.log,
+                    node = connections.text(at),
+                    "the stream is idle, and ends"
+                );
+                failures = 0;
+            }
             End::Refused(happened, failure) => {
                 shared.update(|queue| queue.refuse(happened, &failure));
                 failures = 0;
@@ -110,7 +120,7 @@ async fn listen(
     let mut ticks = interval(HEARTBEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Instant::now();
-    let mut last_tick = heard;
+    let (mut last_tick, mut last_used) = (heard, heard);
     loop {
         tokio::select! {
             biased;
@@ -118,7 +128,10 @@ async fn listen(
                 heard = Instant::now();
                 match reply {
                     Ok(Some(reply)) => {
-                        *progress |= !reply.outcomes.is_empty();
+                        if !reply.outcomes.is_empty() {
+                            *progress = true;
+                            last_used = heard;
+                        }
                         if let Some(end) = take(shared, reply, heard) {
                             return end;
                         }
@@ -140,10 +153,13 @@ async fn listen(
                     heard = now;
                 }
                 last_tick = now;
-                let owed_since = shared.update(|queue| {
+                let (owed_since, idle) = shared.update(|queue| {
                     queue.expire(now, &silent_cluster());
-                    queue.busy_since()
+                    (queue.busy_since(), queue.is_idle())
                 });
+                if !idle {
+                    last_used = now;
+                }
                 let owed_since = owed_since.unwrap_or(now);
                 let quiet = now.duration_since(owed_since.max(heard));
                 if quiet > options.silence && quiet > options.silence + shared.time_to_send() {
@@ -155,6 +171,12 @@ async fn listen(
                 }
                 if shared.update(|queue| queue.is_finished()) {
                     return End::Finished;
+                }
+                // The queue decides, under its lock, so that no record is given to a stream that ends.
+                if now.duration_since(last_used) >= options.append_idle
+                    && shared.update(Queue::end_idle_stream)
+                {
+                    return End::Idle;
                 }
             }
         }

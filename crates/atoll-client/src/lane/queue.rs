@@ -177,6 +177,16 @@ impl Queue {
         self.wake_outbox();
     }
 
+    /// Ends the stream if no record waits and none is unanswered. Returns false, and changes nothing, otherwise. A record that is added later
+    /// finds no stream, so [`Queue::push`] tells its caller to wake the driver. What is known of the tail stays.
+    pub(super) fn end_idle_stream(&mut self) -> bool {
+        let idle = self.is_idle();
+        if idle {
+            self.end_stream(true);
+        }
+        idle
+    }
+
     /// Moves all sent records to the front of the waiting ones, except those whose outcome no caller waits for any more.
     fn take_back(&mut self, mark: impl Fn(&mut Op)) {
         while let Some(message) = self.sent.pop_back() {

@@ -180,6 +180,30 @@ fn an_old_stream_takes_nothing_more() {
 }
 
 #[test]
+fn only_an_idle_stream_ends_for_being_idle_and_what_is_known_of_the_tail_stays() {
+    let mut b = Bench::with(1, 100);
+    assert!(!b.queue.end_idle_stream(), "a record waits");
+    b.message();
+    assert!(!b.queue.end_idle_stream(), "a record is unanswered");
+    b.settle(100, 1);
+    let old = b.generation;
+    assert!(b.queue.end_idle_stream());
+    let (to, _outcome) = oneshot::channel();
+    let wakes_driver = b.queue.push(Bytes::new(), 1, b.now + Duration::from_secs(9), to);
+    assert!(wakes_driver, "a later record must not wait for the stream that has ended");
+    assert_eq!(b.queue.next_message(old, b.now, Waker::noop()), Err(StreamOver));
+    // The driver ends the stream once more, as it does for every end.
+    b.queue.end_stream(false);
+    assert_eq!(b.queue.known_tail(), Some(101));
+    b.open(40);
+    let next = b.message().unwrap();
+    assert_eq!((next.first_seq, next.floor), (2, None), "the record was never sent");
+    b.queue.end_stream(false);
+    b.open(40);
+    assert_eq!(b.message().unwrap().floor, Some(101), "the node knew an older tail");
+}
+
+#[test]
 fn passing_trouble_sends_everything_behind_it_again_in_order() {
     let mut b = Bench::with(1, 0);
     b.message();

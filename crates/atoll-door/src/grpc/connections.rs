@@ -1,16 +1,23 @@
 //! Tracks the connections of the gRPC door and limits their number, both in total and per address. At the limit, a connection without a
-//! request in progress is closed to make room. Connections that never sent a request are closed first.
+//! request in progress is closed to make room. Connections that never sent a request are closed first. Those come last whose requests are
+//! all at rest: open streams that owe their clients nothing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use atoll_core::sync::lock;
 
 use super::budget::group;
+
+/// How long all requests of a connection must have been at rest before it may be closed. A client that appends again and again has pauses,
+/// and would have to find out what became of a message that arrives during the close.
+const REST_AT_LEAST: Duration = Duration::from_secs(1);
 
 /// One connection.
 #[derive(Debug)]
@@ -28,8 +35,11 @@ pub struct Connection {
 
 #[derive(Debug, Default)]
 struct Use {
-    /// The number of requests in progress.
+    /// The number of requests in progress, those at rest included.
     requests: usize,
+    /// The number of requests at rest, and when the last of them came to rest.
+    resting: usize,
+    rested_at: Option<Instant>,
     /// When the last request ended, measured by the number of ended requests of the whole door; 0 if there was none.
     idle_since: u64,
 }
@@ -62,21 +72,31 @@ pub(super) struct Working {
     connection: Arc<Connection>,
 }
 
+/// A request at rest. Dropping it ends the rest.
+#[derive(Debug)]
+pub struct Rest {
+    connection: Arc<Connection>,
+}
+
 impl Connections {
     pub(super) fn new(most: usize, of_address: usize) -> Arc<Self> {
         Arc::new(Connections { most, of_address, table: Mutex::default() })
     }
 
     /// Admits a connection, and closes an idle one if necessary. Returns None if all connections that could make room have requests in
-    /// progress.
+    /// progress that are not at rest.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        self.admit_at(address, Instant::now())
+    }
+
+    fn admit_at(self: &Arc<Self>, address: IpAddr, now: Instant) -> Option<Place> {
         let address = group(address);
         let mut table = lock(&self.table);
         if table.by_address.get(&address).is_some_and(|n| *n >= self.of_address) {
-            table.make_room(Some(address))?;
+            table.make_room(Some(address), now)?;
         }
         if table.open.len() >= self.most {
-            table.make_room(None)?;
+            table.make_room(None, now)?;
         }
         table.next += 1;
         let number = table.next;
@@ -106,15 +126,21 @@ impl Connections {
 }
 
 impl Table {
-    /// Closes the connection that has been without a request for the longest time, among those of one address or among all. Returns None if
-    /// all of them have requests in progress.
-    fn make_room(&mut self, of: Option<IpAddr>) -> Option<()> {
+    /// Closes the connection that has been without a request for the longest time, among those of one address or among all. If there is
+    /// none, closes the one whose requests have been at rest for the longest time. Returns None if all of them have other requests.
+    fn make_room(&mut self, of: Option<IpAddr>, now: Instant) -> Option<()> {
         let idle = |c: &Arc<Connection>| {
             let use_ = lock(&c.use_);
-            (use_.requests == 0).then_some((use_.idle_since, c.number))
+            let rested_at = match use_.requests {
+                0 => None,
+                n if n > use_.resting => return None,
+                _ => use_.rested_at,
+            };
+            let may_end = rested_at.is_none_or(|at| now.saturating_duration_since(at) >= REST_AT_LEAST);
+            may_end.then_some((rested_at, use_.idle_since, c.number))
         };
         let candidates = self.open.values().filter(|c| of.is_none_or(|address| c.address == address));
-        let (_, number) = candidates.filter_map(idle).min()?;
+        let (_, _, number) = candidates.filter_map(idle).min()?;
         if let Some(connection) = self.remove(number) {
             // Only the connection's own task waits for this. The permit is stored if that task is not waiting yet.
             connection.end.notify_one();
@@ -143,6 +169,16 @@ impl Connection {
     /// Makes the connection's task close the connection.
     pub fn close(&self) {
         self.end.notify_one();
+    }
+
+    /// Records that a request of this connection is at rest until the result is dropped: it stays open, but nothing of it is unanswered. If
+    /// all requests of a connection are at rest, the connection may be closed to make room for another one.
+    pub fn rest(self: &Arc<Self>) -> Rest {
+        let mut use_ = lock(&self.use_);
+        use_.resting += 1;
+        use_.rested_at = Some(Instant::now());
+        drop(use_);
+        Rest { connection: self.clone() }
     }
 
     /// Counts a read stream of this connection that ended because the client did not take the replies. Returns the number so far.
@@ -177,6 +213,12 @@ impl Drop for Working {
         let mut use_ = lock(&self.connection.use_);
         use_.requests -= 1;
         use_.idle_since = end;
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        lock(&self.connection.use_).resting -= 1;
     }
 }
 
@@ -215,6 +257,26 @@ mod tests {
         // Connections that were closed to make room are not removed a second time.
         drop((silent, asked));
         assert_eq!(connections.count(), 3);
+    }
+
+    #[test]
+    fn who_only_has_streams_at_rest_makes_room_last() {
+        let connections = Connections::new(3, 3);
+        let places = [1, 2, 3].map(|n| connections.admit(address(n)).unwrap());
+        let _requests = places.each_ref().map(|p| connections.working(&p.connection));
+        let second = places[1].connection.rest();
+        let _first = places[0].connection.rest();
+        drop(second);
+        let _second = places[1].connection.rest();
+        assert!(connections.admit(address(4)).is_none(), "they have just come to rest");
+        let later = Instant::now() + REST_AT_LEAST;
+        let fourth = connections.admit_at(address(4), later).unwrap();
+        assert!(is_ended(&places[0]) && !is_ended(&places[1]) && !is_ended(&places[2]));
+        let fifth = connections.admit_at(address(5), later).unwrap();
+        assert!(is_ended(&fourth) && !is_ended(&places[1]), "who has no request at all goes first");
+        let _works = connections.working(&fifth.connection);
+        let _another = connections.working(&places[1].connection);
+        assert!(connections.admit_at(address(6), later).is_none(), "one of its requests is not at rest");
     }
 
     #[test]

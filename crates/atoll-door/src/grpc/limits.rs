@@ -35,6 +35,9 @@ pub struct Limits {
     pub unread_at_most: Duration,
     /// How long a read waits until others release memory.
     pub room_within: Duration,
+    /// How often a reader that follows a log and gets no record checks that this node still reaches the log. Too small: checks for readers
+    /// of idle logs. Too large: readers stay at a node that is cut off from the others.
+    pub check_followed: Duration,
     /// The requests in progress.
     pub(super) requests: Arc<Budget>,
     /// The large messages that are being received.
@@ -55,6 +58,7 @@ impl Default for Limits {
             message_within: Duration::from_secs(10),
             unread_at_most: Duration::from_secs(30),
             room_within: Duration::from_secs(10),
+            check_followed: Duration::from_secs(5),
             requests: of(REQUESTS),
             message_bytes: of(MESSAGE_BYTES),
             reads: of(READS),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use atoll_client::{Reason, proto};
@@ -66,8 +66,19 @@ fn ready<T: Send + 'static>(value: Result<T, Refusal>) -> Pending<T> {
     Box::pin(std::future::ready(value))
 }
 
+/// The problems of one node, and what it has done.
+#[derive(Default)]
+pub struct Trouble {
+    /// The node is cut off from the others: its tail checks fail, and it never hears of a new tail.
+    pub cut: AtomicBool,
+    /// Deletions happen, but their outcomes are never reported.
+    pub mute_deletions: AtomicBool,
+    /// The number of waits for the tail so far.
+    pub waits: AtomicUsize,
+}
+
 /// The log, as one node sees it.
-pub struct View(pub Arc<MemoryLog>);
+pub struct View(pub Arc<MemoryLog>, pub Arc<Trouble>);
 
 impl LogBackend for View {
     fn known_tail(&self) -> LogPos {
@@ -99,16 +110,20 @@ impl LogBackend for View {
     }
 
     fn check_tail(&self) -> Pending<LogPos> {
+        if self.1.cut.load(Ordering::Relaxed) {
+            return ready(Err(Refusal::no(Reason::Unavailable, "not enough servers answer", "")));
+        }
         ready(Ok(self.known_tail()))
     }
 
     fn wait_tail(&self, above: LogPos) -> Pending<LogPos> {
-        let log = self.0.clone();
+        let (log, trouble) = (self.0.clone(), self.1.clone());
+        trouble.waits.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             loop {
                 let appended = log.appended.notified();
                 let tail = LogPos(log.entries.lock().unwrap().len() as u64);
-                if tail > above {
+                if tail > above && !trouble.cut.load(Ordering::Relaxed) {
                     return Ok(tail);
                 }
                 appended.await;
@@ -176,10 +191,12 @@ pub fn services(node: Arc<MemoryNode>, limits: Limits) -> Services {
 }
 
 /// A node over logs in memory.
+#[derive(Default)]
 pub struct MemoryNode {
     pub id: u32,
     pub logs: Logs,
     pub grpc: Vec<String>,
+    pub trouble: Arc<Trouble>,
 }
 
 impl Backend for MemoryNode {
@@ -192,7 +209,8 @@ impl Backend for MemoryNode {
     }
 
     fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
-        Ok(Arc::new(View(self.logs.lock().unwrap().entry(name.to_owned()).or_default().clone())))
+        let log = self.logs.lock().unwrap().entry(name.to_owned()).or_default().clone();
+        Ok(Arc::new(View(log, self.trouble.clone())))
     }
 
     fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>> {
@@ -204,7 +222,11 @@ impl Backend for MemoryNode {
     }
 
     fn delete(&self, name: &str) -> Pending<bool> {
-        ready(Ok(self.logs.lock().unwrap().remove(name).is_some()))
+        let deleted = self.logs.lock().unwrap().remove(name).is_some();
+        match self.trouble.mute_deletions.load(Ordering::Relaxed) {
+            true => Box::pin(std::future::pending()),
+            false => ready(Ok(deleted)),
+        }
     }
 
     fn list(&self) -> Pending<Vec<String>> {

@@ -15,7 +15,7 @@ use atoll_client::proto::{AppendStreamReply, AppendStreamRequest, Happened, Reco
 use atoll_client::{HEARTBEAT, Reason};
 use atoll_contract::{ClientId, LogPos};
 use atoll_door::backend::{LogBackend, LogRecords, Pending, Refusal, Room, Submitted};
-use atoll_door::grpc::Shared;
+use atoll_door::grpc::{Connection, Rest, Shared};
 use atoll_door::stopped;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_stream::Stream;
@@ -55,6 +55,10 @@ struct Lane {
 /// The replies of one stream. Polling it does all of the work.
 pub(crate) struct AppendStream {
     shared: Shared,
+    connection: Arc<Connection>,
+    /// Held while nothing is unanswered. An idle stream must not keep its connection open when there is no room for others: an older
+    /// client never ends it.
+    rest: Option<Rest>,
     requests: Streaming<AppendStreamRequest>,
     /// The opening, which the first message starts.
     opening: Option<Pending<(Lane, LogPos)>>,
@@ -74,10 +78,16 @@ pub(crate) struct AppendStream {
 }
 
 impl AppendStream {
-    pub(crate) fn new(shared: Shared, requests: Streaming<AppendStreamRequest>) -> Self {
+    pub(crate) fn new(
+        shared: Shared,
+        connection: Arc<Connection>,
+        requests: Streaming<AppendStreamRequest>,
+    ) -> Self {
         let stopped = Box::pin(stopped(shared.stopping.clone()));
         AppendStream {
             shared,
+            connection,
+            rest: None,
             requests,
             opening: None,
             lane: None,
@@ -129,6 +139,7 @@ impl AppendStream {
                 }
                 Poll::Ready(Some(Ok(request))) => request,
             };
+            self.rest = None;
             match (request.what, &self.lane) {
                 (Some(What::Open(open)), None) => {
                     self.open(open);
@@ -315,6 +326,7 @@ impl Stream for AppendStream {
             return Poll::Ready(this.last_word.take().map(Err));
         }
         if this.unanswered.is_empty() && this.held.is_none() && this.opening.is_none() {
+            this.rest.get_or_insert_with(|| this.connection.rest());
             return Poll::Pending;
         }
         ready!(this.poll_heartbeat(cx));

@@ -88,6 +88,12 @@ impl LogApi {
     }
 }
 
+/// Returns the connection on which a request came.
+fn connection_of<T>(request: &Request<T>) -> Result<Arc<Connection>, Status> {
+    let connection = request.extensions().get::<Arc<Connection>>().cloned();
+    connection.ok_or_else(|| Status::internal("a request of no connection"))
+}
+
 /// Returns the requested part of all names.
 fn names_after(all: Vec<String>, request: &proto::ListLogsRequest) -> proto::ListLogsReply {
     let limit = match request.limit {
@@ -149,14 +155,14 @@ impl LogService for LogApi {
         request: Request<Streaming<proto::AppendStreamRequest>>,
     ) -> Result<Response<AppendStream>, Status> {
         // Returns at once. The stream itself waits for the first message, so that a client may open it before it has anything to send.
-        Ok(Response::new(AppendStream::new(self.shared.clone(), request.into_inner())))
+        let connection = connection_of(&request)?;
+        Ok(Response::new(AppendStream::new(self.shared.clone(), connection, request.into_inner())))
     }
 
     type ReadStream = read::Replies;
 
     async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let connection = request.extensions().get::<Arc<Connection>>().cloned();
-        let connection = connection.ok_or_else(|| Status::internal("a request of no connection"))?;
+        let connection = connection_of(&request)?;
         let request = request.into_inner();
         let log = open(&self.shared, &request.log)?;
         let (limits, stopping) = (self.shared.limits.clone(), self.shared.stopping.clone());

@@ -2,10 +2,14 @@
 //!
 //! Records that were read but that the client has not received yet wait in memory. They count against the share of the client's address. If
 //! a client takes nothing for a long time, its stream ends with an error, never as if everything had been read.
+//!
+//! A reader that follows an idle log gets an empty reply now and then, each time the node has checked the tail. If the check fails, the
+//! stream ends, so that the client continues at a node that reaches the log.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -15,6 +19,7 @@ use atoll_contract::LogPos;
 use atoll_door::backend::{LogBackend, ReadRecords, Refusal};
 use atoll_door::grpc::{Connection, Limits, Share};
 use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_stream::Stream;
 use tonic::Status;
 
@@ -85,6 +90,11 @@ impl Channel {
             }
             taken.await;
         }
+    }
+
+    /// Whether no reply waits for the client.
+    fn is_empty(&self) -> bool {
+        self.lock().replies.is_empty()
     }
 
     fn put(&self, reply: ReadReply, share: Share) {
@@ -228,13 +238,12 @@ impl Reading<'_> {
         };
         let without_follow = if request.follow { u64::MAX } else { tail.0 };
         let end = LogPos(request.to.unwrap_or(u64::MAX).min(by_limit).min(without_follow));
+        if at >= tail && at < end {
+            self.sign_of_life(at);
+        }
         while at < end {
             if at >= tail {
-                let newer = log.wait_tail(at).await?;
-                if newer <= at {
-                    tokio::time::sleep(NOTHING_NEW).await;
-                }
-                tail = tail.max(newer);
+                tail = self.tail_above(log, &request.log, at).await?;
                 continue;
             }
             let room = tokio::time::timeout(self.limits.unread_at_most, self.channel.room());
@@ -257,6 +266,64 @@ impl Reading<'_> {
         }
         Ok(())
     }
+
+    /// Waits until the tail is above `at`, and returns it. Fails if a check of the tail fails in the meantime.
+    async fn tail_above(&self, log: &dyn LogBackend, name: &str, at: LogPos) -> Result<LogPos, Ended> {
+        let mut wait = log.wait_tail(at);
+        // On a node that is cut off from the others, the wait would last as long as the cut, although other nodes serve the log. It goes on
+        // during the check, so that a slow check delays no record.
+        let mut check = pin!(self.check(log, name));
+        loop {
+            tokio::select! {
+                newer = &mut wait => {
+                    let newer = newer?;
+                    if newer > at {
+                        return Ok(newer);
+                    }
+                    tokio::time::sleep(NOTHING_NEW).await;
+                    wait = log.wait_tail(at);
+                }
+                tail = &mut check => {
+                    let tail = tail?;
+                    if tail > at {
+                        return Ok(tail);
+                    }
+                    self.sign_of_life(at);
+                    check.set(self.check(log, name));
+                }
+            }
+        }
+    }
+
+    /// Checks the tail when it is time.
+    async fn check(&self, log: &dyn LogBackend, name: &str) -> Result<LogPos, Refusal> {
+        sleep_until(next_check(name, self.limits.check_followed, Instant::now())).await;
+        log.check_tail().await
+    }
+
+    /// Tells the client that this node has just checked the tail, and that there is no record yet. Not sent to a client that has not taken
+    /// its last reply: it will see that one.
+    fn sign_of_life(&self, at: LogPos) {
+        if !self.channel.is_empty() {
+            return;
+        }
+        if let Some(share) = self.limits.read_bytes.take(self.connection.address, 0) {
+            self.channel.put(ReadReply { first: at.0, ..ReadReply::default() }, share);
+        }
+    }
+}
+
+/// Returns when the followers of this log check its tail next. All of them do so at the same moments, because those that check together
+/// share one check. Different logs have different moments.
+fn next_check(log: &str, every: Duration, now: Instant) -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let start = *START.get_or_init(|| now);
+    let mut hasher = DefaultHasher::new();
+    log.hash(&mut hasher);
+    let every_ns = every.as_nanos().max(1);
+    let phase = u128::from(hasher.finish()) % every_ns;
+    let since_last = (now.saturating_duration_since(start).as_nanos() + phase) % every_ns;
+    now + Duration::from_nanos(u64::try_from(every_ns - since_last).unwrap_or(u64::MAX))
 }
 
 fn check_bounds(request: &ReadRequest, at: LogPos, tail: LogPos) -> Result<(), Refusal> {
@@ -285,4 +352,23 @@ fn reply(got: ReadRecords) -> ReadReply {
         seq: entry.op.seq,
     });
     ReadReply { first: got.first.0, records: records.collect(), remote: got.remote }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn followers_of_a_log_check_its_tail_together_and_never_late() {
+        let (start, every) = (Instant::now(), Duration::from_secs(5));
+        let due = next_check("main", every, start);
+        assert!(due > start && due <= start + every);
+        for ms in [0, 1, 700, 4_999] {
+            let joins = start + Duration::from_millis(ms);
+            let expected = if joins < due { due } else { due + every };
+            assert_eq!(next_check("main", every, joins), expected, "{ms}");
+        }
+        assert_eq!(next_check("main", every, due), due + every);
+        assert_ne!(next_check("other", every, start), due);
+    }
 }
