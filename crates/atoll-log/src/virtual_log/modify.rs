@@ -46,15 +46,17 @@ impl Shared {
         let config = provider.plan(&spec, previous).await?;
         let id = self.draw_loglet(Origin::Modify(loglet));
         let start = segment.start.max(chain.chain.trim()).min(stop);
-        let made = self.copy(&segment, start..stop, &provider, id, config.clone()).await;
-        let copy = match made {
-            Ok(copy) => copy,
-            Err(e) => {
-                self.discard(provider, id, config);
-                return Err(e);
-            }
+        let done = match self.copy(&segment, start..stop, &provider, id, config.clone()).await {
+            Ok(copy) => self.put_in_place(&segment, copy).await,
+            Err(e) => Err(e),
         };
-        self.put_in_place(&segment, copy, provider).await
+        // The collector spares a copy while its source is in the chain, so nobody else would delete it. Only after an install without an
+        // answer may a chain name it.
+        let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
+        if done.as_ref().is_err_and(|e| !is_open(e)) {
+            self.discard(provider, id, config);
+        }
+        done
     }
 
     /// Copies exactly the entries of the segment, none beyond its stop, then reads and compares both (vlog-M1, vlog-M2).
@@ -105,7 +107,6 @@ impl Shared {
         self: &Arc<Self>,
         old: &Segment,
         copy: Copy,
-        provider: Arc<dyn LogletProvider>,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
         let until = self.reconfigure_until();
         let by = Segment {
@@ -122,10 +123,7 @@ impl Shared {
             let mut written = Vec::new();
             let replaced = match self.replaced(&chain, old, &by, until, &mut written).await {
                 Ok(Some(replaced)) => replaced,
-                Ok(None) => {
-                    self.discard(provider, by.loglet, by.config);
-                    return Err(ReconfigError::NoSuchSegment(old.loglet));
-                }
+                Ok(None) => return Err(ReconfigError::NoSuchSegment(old.loglet)),
                 Err(e) => {
                     self.empty_pages(written);
                     return Err(e);
