@@ -6,9 +6,10 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{ClientId, LogletSpec, OpId};
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId};
+use atoll_core::Ticket;
 use atoll_log::LogRecord;
-use atoll_log::virtual_log::VirtualLog;
+use atoll_log::virtual_log::{ReconfigError, Step, VirtualLog};
 use bytes::Bytes;
 use common::Cluster;
 
@@ -20,6 +21,56 @@ fn fill(c: &mut Cluster, log: &Arc<VirtualLog>, records: u64) {
     };
     let ticket = log.submit((1..=records).map(record).collect()).unwrap();
     c.run(1, ticket).unwrap().unwrap();
+}
+
+/// Trims record by record, with two trims under way at any time.
+fn trim_all(c: &Cluster, node: u32, log: &Arc<VirtualLog>, records: u64) -> [Ticket<()>; 2] {
+    [1, 2].map(|first| {
+        let log = log.clone();
+        c.env(node).launch("trims", async move {
+            for to in (first..=records).step_by(2) {
+                log.trim(LogPos(to)).await.unwrap().unwrap();
+            }
+        })
+    })
+}
+
+#[test]
+fn an_extend_gets_its_turn_among_trims() {
+    let mut c = Cluster::new(45, 3);
+    let log = c.created("memory");
+    fill(&mut c, &log, 3_000);
+    let trims = trim_all(&c, 1, &log, 3_000);
+    c.driver.run_for(Duration::from_millis(20));
+    let extend = log.extend(LogletSpec::default());
+    c.run(1, extend).unwrap().unwrap();
+    let trim = log.chain().unwrap().chain.trim();
+    assert!(trim < LogPos(300), "the extend waited for the trims up to {trim}");
+    for all in trims {
+        c.run(1, all).unwrap();
+    }
+    assert_eq!(log.chain().unwrap().chain.trim(), LogPos(3_000));
+}
+
+#[test]
+fn an_extend_gives_up_in_time_when_another_node_trims() {
+    let mut c = Cluster::new(49, 3);
+    c.options.reconfigure_within = Duration::from_millis(100);
+    let log = c.created("memory");
+    fill(&mut c, &log, 6_000);
+    let there = c.log(2, "log");
+    let tail = there.check_tail();
+    c.run(2, tail).unwrap().unwrap();
+    let _trims = trim_all(&c, 2, &there, 6_000);
+    c.driver.run_for(Duration::from_millis(20));
+    let start = c.driver.now();
+    let extend = log.extend(LogletSpec::default());
+    let done = c.run(1, extend).unwrap();
+    let took = c.driver.now().since(start);
+    assert!(matches!(done, Err(ReconfigError::Unavailable { step: Step::CheckTail, .. })), "{done:?}");
+    assert!(took < Duration::from_millis(150), "it took {took:?}");
+    c.driver.run_for(Duration::from_secs(20));
+    assert_eq!(c.servers.loglets(), 1, "the successor that was not installed is deleted");
 }
 
 /// The register stops to answer at some step after the copy was made.

@@ -139,6 +139,8 @@ impl Shared {
         let done = self.replace_steps(from, &next, &mut place).await;
         place.ends();
         lock(&self.state).reconfiguring -= 1;
+        // Trims wait for this.
+        self.changed.notify();
         let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
         // Discard the Loglet only if no chain can name it. After an install without an answer, a chain may name it.
         match &done {
@@ -200,6 +202,13 @@ impl Shared {
                 // The chain changed otherwise, for example by a trim. The seal still holds; find the tail again.
                 Installed::Lost(newer) if newer.chain.active().loglet == from => {
                     hit("vlog.extend.again");
+                    // Trims through other nodes may win every time. This write has lost, so no chain names the successor.
+                    if self.env.now() >= until {
+                        return Err(ReconfigError::Unavailable {
+                            step: Step::CheckTail,
+                            why: Unavailability::Busy,
+                        });
+                    }
                 }
                 Installed::Lost(newer) => return Ok(Installed::Lost(newer)),
             }

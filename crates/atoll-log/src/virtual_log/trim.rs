@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::testing::hit;
-use atoll_core::{Completer, Ticket, ticket};
+use atoll_core::{Completer, Tick, Ticket, ticket};
 
 use super::install::Installed;
 use super::truncate::Trimmed;
@@ -90,11 +90,14 @@ impl Shared {
 
     async fn raise_trim(self: &Arc<Self>, to: LogPos) -> Result<Arc<VersionedChain>, ReconfigError> {
         let until = self.reconfigure_until();
-        let mut chain = self.some_chain().await?;
         loop {
+            let chain = self.some_chain().await?;
             let old = &chain.chain;
             if old.trim() >= to {
                 return Ok(chain);
+            }
+            if self.gave_way(until).await {
+                continue;
             }
             let gone = Trimmed::of(old, to);
             let new = old.next_with_pages(self.draw_nonce(), |parts| {
@@ -109,8 +112,30 @@ impl Shared {
                     self.delete_trimmed(old, old.trim(), to, gone);
                     return Ok(new);
                 }
-                Installed::Lost(newer) => chain = newer,
+                // The newer chain is cached by now.
+                Installed::Lost(_) => {}
             }
+        }
+    }
+
+    /// Waits until this node is not changing the active segment, at most until `until`. Returns false if there was nothing to wait for.
+    /// Appends wait for such a change, which takes several steps after it has read the chain, while a trim is a single write: trims
+    /// without a pause would win every time.
+    async fn gave_way(&self, until: Tick) -> bool {
+        let mut waited = false;
+        loop {
+            let seen = self.changed.count();
+            let is_changing = {
+                let state = lock(&self.state);
+                state.reconfiguring > 0 || state.watched.is_some()
+            };
+            let now = self.env.now();
+            if !is_changing || now >= until {
+                return waited;
+            }
+            hit("vlog.trim.gave_way");
+            waited = true;
+            let _ = self.env.within(until.since(now), self.changed.after(seen)).await;
         }
     }
 
