@@ -12,6 +12,8 @@ atoll_core::mutants! {
     POLICY_NEVER_ME = "PolicyNeverMe", caught by ["slow-links"];
     /// Only the first 64 logs are guarded.
     POLICY_GUARDS_FEW = "PolicyGuardsFew", caught by ["many-logs"];
+    /// The last report of a node stays when the node is removed, and heartbeats of removed nodes count.
+    POLICY_KEEPS_REMOVED = "PolicyKeepsRemoved", caught by ["removed"];
 }
 
 /// Returns the known bugs of every layer of a node. Those of its doors come from the list of doors.

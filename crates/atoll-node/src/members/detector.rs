@@ -251,6 +251,12 @@ impl Detector {
             hit("detector.put_back");
             return;
         }
+        // A node that this table does not list may be a new member, so its version counts.
+        self.members.heard_of_table(beat.table_version);
+        if !self.members.is_member(from) {
+            hit("detector.stranger");
+            return;
+        }
         let silent_after = self.timings.silent_after;
         let p = self.peer(now, from);
         // A peer that was restarted in the meantime was not late.
@@ -273,7 +279,6 @@ impl Detector {
             // Send the next heartbeat at once: until it arrives, the other nodes count on a link that no longer works.
             self.next = now;
         }
-        self.members.heard_of_table(beat.table_version);
         self.members.heard_wall(now, from, beat.more.wall_ms);
         let told = Report {
             incarnation: beat.incarnation,

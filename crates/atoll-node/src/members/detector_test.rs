@@ -324,6 +324,67 @@ fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
 }
 
 #[test]
+fn a_removed_member_vouches_for_nobody_and_slows_nobody_down() {
+    let ids = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
+    let told = |reaches: &[u32], vouches: &[u32]| Report {
+        reaches: ids(reaches),
+        vouches: ids(vouches),
+        ..Report::default()
+    };
+    let last_of_5 =
+        || Report { apply_delay: Duration::from_millis(900), ..told(&[1, 2, 3, 4], &[1, 2, 3, 4]) };
+    let members = Members::new(identity(1), table_of(5));
+    let now = Tick(0);
+    members.note(now, NodeId(2), true, Some(told(&[1, 3, 4, 5], &[])));
+    members.note(now, NodeId(5), true, Some(last_of_5()));
+    members.heard_wall(now, NodeId(5), Some(77));
+    members.distrust(NodeId(5), Tick(1));
+    members.distrust(NodeId(1), Tick(1));
+    assert!(members.adopt(MemberTable { version: 2, ..table_of(4) }));
+    // Node 2 dies later. The others no longer reach it.
+    for other in [3, 4] {
+        members.note(now, NodeId(other), true, Some(told(&[1, 3, 4], &[1, 3, 4])));
+    }
+    members.note(now, NodeId(2), false, None);
+    let forgotten = || {
+        assert!(!members.is_up(NodeId(2)), "a removed member vouches for it");
+        assert_eq!(members.liveness(NodeId(5)), None);
+        assert!(!members.is_up(NodeId(5)));
+        assert_eq!(members.longest_apply_delay(), Duration::ZERO);
+        let row = members.own_row(now);
+        assert_eq!((row.reaches, row.distrusts), (ids(&[3, 4]), ids(&[1])), "it may distrust itself");
+        assert!(!members.reach().rows.contains_key(&NodeId(5)));
+    };
+    forgotten();
+    // What arrives late does not bring it back.
+    members.note(now, NodeId(5), true, Some(last_of_5()));
+    members.gossip_says(now, NodeId(5), true);
+    members.heard_wall(now, NodeId(5), Some(78));
+    members.distrust(NodeId(5), Tick(1));
+    forgotten();
+    // If it is added again, nothing is known about it yet.
+    assert!(members.adopt(MemberTable { version: 3, ..table_of(5) }));
+    assert_eq!(members.liveness(NodeId(5)), None);
+    assert!(members.peer_clocks(now).told.is_empty());
+}
+
+#[test]
+fn a_heartbeat_that_arrives_after_its_sender_was_removed_is_no_sign_of_life() {
+    let mut one = One::new();
+    let both = |one: &mut One| {
+        one.hear(2, &[1, 3]);
+        one.hear(3, &[1, 2]);
+    };
+    one.pass(500, both);
+    assert!(one.members.is_alive(NodeId(3)));
+    one.members.adopt(MemberTable { version: 2, ..table_of(2) });
+    one.pass(500, both);
+    assert_eq!(one.members.liveness(NodeId(3)), None);
+    let last = one.sent.last().unwrap();
+    assert_eq!((last.hears.clone(), last.reaches.clone()), (vec![NodeId(2)], vec![NodeId(2)]));
+}
+
+#[test]
 fn what_came_to_heartbeats_later_may_be_missing() {
     let vouches = vec![NodeId(2), NodeId(7)];
     for more in [

@@ -72,23 +72,45 @@ struct Inner {
     me: Identity,
     /// In an `Arc` so that readers get it without a copy: every round of every procedure reads it, and it seldom changes.
     table: Arc<MemberTable>,
+    /// Members only, see [`Inner::forget_strangers`].
     peers: BTreeMap<NodeId, Liveness>,
     leaving: bool,
     full: bool,
     hanging: bool,
     /// The health of the disk, and when it last changed.
     health: (Health, Tick),
-    /// Peers that this node cannot work with. Each entry expires at its time unless there is new evidence.
+    /// Members that this node cannot work with, and perhaps this node. Each entry expires at its time unless there is new evidence.
     distrusted: BTreeMap<NodeId, Tick>,
     /// Replicas that have halted on this node, by the name of their log.
     halted: BTreeSet<String>,
     newest_table: u64,
     /// This node's wall clock, if it reports one.
     wall: Option<Wall>,
-    /// The last wall-clock reading that each peer reported, and when this node received it.
+    /// The last wall-clock reading that each member reported, and when this node received it.
     walls: BTreeMap<NodeId, (u64, Tick)>,
     /// The delay of this node's replica of the database, if there is one.
     delay: Option<Delay>,
+}
+
+impl Inner {
+    /// Whether a node is a member. Nothing is kept about other nodes.
+    fn is_member(&self, node: NodeId) -> bool {
+        self.table.nodes.contains_key(&node) || mutant(mutants::POLICY_KEEPS_REMOVED)
+    }
+
+    /// Drops what is known about nodes that are no longer members. The detector does not watch such a node any more, so its last report
+    /// would stay alive for ever: it would vouch for members that have died since, and slow down writes by its last delay.
+    fn forget_strangers(&mut self) {
+        if mutant(mutants::POLICY_KEEPS_REMOVED) {
+            return;
+        }
+        let table = self.table.clone();
+        let stays = |node: &NodeId| table.nodes.contains_key(node);
+        self.peers.retain(|node, _| stays(node));
+        self.walls.retain(|node, _| stays(node));
+        let me = self.me.node;
+        self.distrusted.retain(|node, _| *node == me || stays(node));
+    }
 }
 
 /// This node's view of the cluster. Clones are cheap and share the same state. Every change except a clock reading notifies `changed`.
@@ -226,12 +248,13 @@ impl Members {
         wall.map(|Wall(wall)| wall())
     }
 
-    /// Records the clock reading that a peer reported. With None, it removes the last one, because the peer no longer reports its clock.
+    /// Records the clock reading that a member reported. With None, it removes the last one, because the member no longer reports its
+    /// clock. Readings of nodes that are not members are ignored.
     pub fn heard_wall(&self, now: Tick, node: NodeId, ms: Option<u64>) {
         let mut inner = self.lock();
         match ms {
-            Some(ms) => inner.walls.insert(node, (ms, now)),
-            None => inner.walls.remove(&node),
+            Some(ms) if inner.is_member(node) => inner.walls.insert(node, (ms, now)),
+            _ => inner.walls.remove(&node),
         };
     }
 
@@ -276,9 +299,14 @@ impl Members {
     }
 
     /// Records that this node cannot work with a member although it hears it: the data connection is down, or the member's sequencer does
-    /// not answer. The record expires at `until` unless a later call extends it. `node` may be this node itself.
+    /// not answer. The record expires at `until` unless a later call extends it. `node` may be this node itself. A node that is not a member
+    /// is ignored.
     pub fn distrust(&self, node: NodeId, until: Tick) {
-        let news = self.lock().distrusted.insert(node, until).is_none();
+        let news = {
+            let mut inner = self.lock();
+            let counts = node == inner.me.node || inner.is_member(node);
+            counts && inner.distrusted.insert(node, until).is_none()
+        };
         if news {
             self.changed.notify();
         }
@@ -339,7 +367,8 @@ impl Members {
         self.lock().table.clone()
     }
 
-    /// Replaces the table if `table` is newer, and notifies. Returns false if it is not newer.
+    /// Replaces the table if `table` is newer, forgets what is known about nodes that are no longer members, and notifies. Returns false if
+    /// it is not newer.
     pub fn adopt(&self, table: MemberTable) -> bool {
         {
             let mut inner = self.lock();
@@ -347,6 +376,7 @@ impl Members {
                 return false;
             }
             inner.table = Arc::new(table);
+            inner.forget_strangers();
         }
         self.changed.notify();
         true
@@ -376,7 +406,13 @@ impl Members {
         inner.table.nodes.keys().copied().filter(|n| *n != inner.me.node).collect()
     }
 
-    /// Returns what is known about a peer, or None if neither the detector nor gossip has reported on it yet.
+    /// Whether a node is a member, according to this node's table.
+    pub fn is_member(&self, node: NodeId) -> bool {
+        self.lock().is_member(node)
+    }
+
+    /// Returns what is known about a member, or None if neither the detector nor gossip has reported on it yet. None also for a node that
+    /// is not a member.
     pub fn liveness(&self, node: NodeId) -> Option<Liveness> {
         self.lock().peers.get(&node).cloned()
     }
@@ -387,10 +423,14 @@ impl Members {
         node == inner.me.node || inner.peers.get(&node).is_some_and(|p| p.alive)
     }
 
-    /// Records a sign of life from a peer, or its absence. Notifies if anything has changed.
+    /// Records a sign of life from a member, or its absence. Notifies if anything has changed. A node that is not a member is ignored: a
+    /// heartbeat may still arrive after its sender was removed.
     pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Report>) {
         let news = {
             let mut inner = self.lock();
+            if !inner.is_member(node) {
+                return;
+            }
             let before = inner.peers.get(&node).cloned();
             let after = before.clone().unwrap_or(Liveness::unknown(now)).after(now, alive, told);
             let news = before.as_ref() != Some(&after);
@@ -402,10 +442,16 @@ impl Members {
         }
     }
 
-    /// Records what gossip says about a peer, and notifies. Gossip only informs: it does not change `alive`, which in-band evidence
-    /// decides.
+    /// Records what gossip says about a member, and notifies. Gossip only informs: it does not change `alive`, which in-band evidence
+    /// decides. A node that is not a member is ignored.
     pub fn gossip_says(&self, now: Tick, node: NodeId, up: bool) {
-        self.lock().peers.entry(node).or_insert(Liveness::unknown(now)).lost_by_gossip = !up;
+        {
+            let mut inner = self.lock();
+            if !inner.is_member(node) {
+                return;
+            }
+            inner.peers.entry(node).or_insert(Liveness::unknown(now)).lost_by_gossip = !up;
+        }
         self.changed.notify();
     }
 }

@@ -191,6 +191,10 @@ impl<'a> View<'a> {
     }
 
     fn orderer(&self, active: &Active, node: NodeId, incarnation: Incarnation) -> Option<Reason> {
+        // First, because nothing else is known about a node that is no longer a member.
+        if self.is_removed(node) {
+            return Some(Reason::SequencerLeaving(node));
+        }
         let mine = node == self.me.node;
         let life = self.members.liveness(node);
         let lives = if mine { Some(self.me.incarnation) } else { life.as_ref().and_then(|l| l.incarnation) };
@@ -206,7 +210,7 @@ impl<'a> View<'a> {
             return Some(Reason::SequencerWithoutQuorum(node));
         }
         let leaving = self.candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
-        if leaving || self.is_removed(node) || (mine && self.me.draining) {
+        if leaving || (mine && self.me.draining) {
             return Some(Reason::SequencerLeaving(node));
         }
         let somebody_else = self.candidates.iter().any(|c| c.node != node && self.is_fit(c));

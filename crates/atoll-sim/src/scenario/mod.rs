@@ -14,6 +14,7 @@ pub mod node;
 pub mod parts;
 pub mod phases;
 mod registers;
+mod replaced;
 pub mod replicas;
 mod seals;
 mod stores;
@@ -90,6 +91,7 @@ pub fn all() -> Vec<Scenario> {
         lasting::LASTING,
         lasting::SLOW_LINKS,
         movers::MOVERS,
+        replaced::REMOVED,
         many::MANY_LOGS,
         database::SCENARIO,
         stores::DATABASE,

@@ -26,7 +26,10 @@ pub async fn operator(stage: Stage<NodeHandles>, every: Duration) {
                 add(&stage, host).await;
             }
         } else if now.len() > 3 && is_repaired(&stage) {
-            remove(&stage, now[stage.below(now.len() as u64) as usize]).await;
+            let host = now[stage.below(now.len() as u64) as usize];
+            if remove(&stage, host).await {
+                stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
+            }
         }
         stage.report();
     }
@@ -52,14 +55,14 @@ async fn add(stage: &Stage<NodeHandles>, host: usize) {
     }
 }
 
-/// Drains a member, waits until nothing names it, removes it, and ends its process.
-async fn remove(stage: &Stage<NodeHandles>, host: usize) {
+/// Drains a member, waits until nothing names it, and removes it. Returns whether it was removed in time. Its process runs on.
+pub async fn remove(stage: &Stage<NodeHandles>, host: usize) -> bool {
     let at = stage.below(64) as usize % stage.cluster.hosts();
-    let Some(life) = stage.cluster.any_from(at) else { return };
+    let Some(life) = stage.cluster.any_from(at) else { return false };
     let changes = life.handles.0.changes.clone();
     let drain = life.env.launch("operator.drain", async move { changes.drain(node(host)).await.is_ok() });
     if stage.cluster.ask(&life, drain).await != Some(Ok(true)) {
-        return;
+        return false;
     }
     let until = stage.env.now().after(DRAIN_WITHIN);
     while stage.env.now() < until {
@@ -73,10 +76,10 @@ async fn remove(stage: &Stage<NodeHandles>, host: usize) {
         let remove =
             life.env.launch("operator.remove", async move { changes.remove(node(host), None).await.is_ok() });
         if stage.cluster.ask(&life, remove).await == Some(Ok(true)) {
-            stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
-            return;
+            return true;
         }
     }
+    false
 }
 
 /// Returns whether a chain or the group of acceptors names a host.
