@@ -254,6 +254,7 @@ pub const PUT_BACK: &[Marks] = &[
         "rmw.checkpoint.anew",
         "sim.fault.put_back_all",
         "sim.fault.put_back_files",
+        "sim.fault.unmount",
         "sim.put_back.refused",
     ],
 ];

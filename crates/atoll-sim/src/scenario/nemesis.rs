@@ -236,6 +236,11 @@ pub async fn run<H: Clone>(
             }
             Some(16) => {
                 let whole = rng.below(3) == 0;
+                if whole && rng.below(2) == 0 {
+                    // The node first runs with an empty directory, and its peers hear of that one.
+                    cluster.inject(Fault::Unmount { host, back_after: back });
+                    env.sleep(Duration::from_nanos(back + 500 * MS + rng.below(1_500 * MS))).await;
+                }
                 cluster.inject(Fault::PutBack { host, whole, back_after: back });
             }
             _ => {}

@@ -259,9 +259,14 @@ impl HostDisk {
         self.older.get_or_insert_with(|| self.medium.fork());
     }
 
+    /// Empties the disk. The older copy of it stays.
     pub(crate) fn wipe(&mut self) {
         self.journal = None;
         self.medium.wipe();
+    }
+
+    /// Drops the older copy of the disk.
+    pub(crate) fn forget_copy(&mut self) {
         self.older = None;
     }
 

@@ -167,6 +167,14 @@ pub enum Fault {
         /// How long after the power cut the node restarts.
         back_after: u64,
     },
+    /// A power cut; the node restarts without the volume of its data directory, that is, with an empty one. The last copy of the directory
+    /// stays: [`Fault::PutBack`] puts it back later.
+    Unmount {
+        /// The host.
+        host: usize,
+        /// How long after the power cut the node restarts.
+        back_after: u64,
+    },
     /// A power cut; while the node is down, files of its data directory are deleted, truncated, or put back from an older copy.
     LoseFiles {
         /// The host.

@@ -35,6 +35,7 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::PutBack { whole: false, .. } => "sim.fault.put_back_files",
         Fault::PutBack { whole: true, .. } => "sim.fault.put_back_all",
         Fault::Wipe { .. } => "sim.fault.wipe",
+        Fault::Unmount { .. } => "sim.fault.unmount",
         Fault::Boot { .. } | Fault::HealNetwork | Fault::HealDisk { .. } => "sim.heal",
     }
 }
@@ -128,17 +129,25 @@ impl<A: Assembly> World<A> {
             Fault::PutBack { host, whole, back_after } => self.put_back(host, whole, back_after),
             Fault::LoseFiles { host, back_after } => self.lose_files(host, back_after),
             Fault::Wipe { host, back_after } => {
-                self.crash(host, Death::PowerCut, None);
-                self.cluster.state().lost_at = Some(Tick(now));
-                self.hosts[host].disk.wipe();
-                self.hosts[host].put_back = false;
-                self.hosts[host].rotten = false;
-                self.hosts[host].wipes += 1;
-                self.hosts[host].refused = None;
-                self.publish(host);
-                self.boot_later(host, back_after);
+                self.empty_disk(host, back_after);
+                self.hosts[host].disk.forget_copy();
             }
+            Fault::Unmount { host, back_after } => self.empty_disk(host, back_after),
         }
+    }
+
+    /// Causes a power cut after which the host restarts with an empty disk.
+    fn empty_disk(&mut self, host: usize, back_after: u64) {
+        self.crash(host, Death::PowerCut, None);
+        self.cluster.state().lost_at = Some(Tick(self.now));
+        let h = &mut self.hosts[host];
+        h.disk.wipe();
+        h.put_back = false;
+        h.rotten = false;
+        h.wipes += 1;
+        h.refused = None;
+        self.publish(host);
+        self.boot_later(host, back_after);
     }
 
     /// Causes a power cut before a disk loses something. Returns the seed of the loss, or None if damage is not possible now. Damage to a

@@ -1,6 +1,7 @@
 //! Data directories that are put back as a whole from an older copy. Such a copy is consistent, so only peers that kept running can detect
 //! it, and they refuse the node when it connects. The simulated network has no handshake, so this file performs it with the product's own
-//! witness. A process can detect only what contradicts the heartbeats delivered to it in its current life.
+//! witness. A process can detect only what contradicts the heartbeats delivered to it in its current life. In some cases, the node runs
+//! with an empty directory before, and what the peers know of the other directory must survive that.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,11 @@ use atoll_node::members::detector::Heartbeat;
 use super::fault::Death;
 use super::{Assembly, World};
 
-/// How far one process has heard that the journal of another is durable.
+/// How far one process has heard that the journal in a data directory of another is durable.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     /// The life of the process that received the heartbeat.
     life: u64,
-    storage: StorageId,
     durable: Lsn,
 }
 
@@ -25,8 +25,8 @@ struct Heard {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     is_kept: bool,
-    /// Keyed by receiver and sender.
-    heard: BTreeMap<(usize, usize), Heard>,
+    /// Keyed by receiver, sender, and data directory of the sender.
+    heard: BTreeMap<(usize, usize, StorageId), Heard>,
 }
 
 impl Memory {
@@ -47,11 +47,9 @@ impl<A: Assembly> World<A> {
         else {
             return;
         };
-        let told = Heard { life: h.life, storage: beat.storage, durable: beat.durable };
-        let heard = self.memory.heard.entry((host, speaker)).or_insert(told);
-        let is_later =
-            (heard.life, heard.storage) != (told.life, told.storage) || heard.durable < told.durable;
-        if is_later {
+        let told = Heard { life: h.life, durable: beat.durable };
+        let heard = self.memory.heard.entry((host, speaker, beat.storage)).or_insert(told);
+        if heard.life != told.life || heard.durable < told.durable {
             *heard = told;
         }
     }
@@ -73,9 +71,11 @@ impl<A: Assembly> World<A> {
             true => own.witness().check(there.node, there.incarnation, there.storage, durable).err(),
             false => None,
         };
-        let knows_better = self.memory.heard.get(&(hearer, speaker)).filter(|heard| {
-            heard.life == here.life && heard.storage == there.storage && heard.durable > durable
-        });
+        let knows_better = self
+            .memory
+            .heard
+            .get(&(hearer, speaker, there.storage))
+            .filter(|heard| heard.life == here.life && heard.durable > durable);
         let is_put_back = self.hosts[speaker].put_back;
         match (refused, knows_better) {
             (Some(words), _) if !is_put_back => {
