@@ -14,6 +14,8 @@ atoll_core::mutants! {
     POLICY_GUARDS_FEW = "PolicyGuardsFew", caught by ["many-logs"];
     /// The last report of a node stays when the node is removed, and heartbeats of removed nodes count.
     POLICY_KEEPS_REMOVED = "PolicyKeepsRemoved", caught by ["removed"];
+    /// Only the first broken segment of a log is rebuilt, even if that fails each time.
+    POLICY_FIRST_BROKEN = "PolicyFirstBroken", caught by ["broken-segments"];
 }
 
 /// Returns the known bugs of every layer of a node. Those of its doors come from the list of doors.

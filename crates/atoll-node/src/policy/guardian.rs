@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_contract::{LogletId, LogletSpec};
+use atoll_contract::{LogPos, LogletId, LogletSpec};
 use atoll_core::sync::lock;
 use atoll_core::testing::mutant;
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
@@ -60,20 +60,12 @@ enum Look {
 enum Work {
     /// Extend the log, whose active Loglet is this one.
     Extend(LogletId, Reason),
-    /// Rebuild a sealed segment on other servers: this one, or with None, one that has yet to be found in an index page.
-    Rebuild(Option<Segment>),
+    /// Rebuild a sealed segment of this chain on other servers.
+    Rebuild(Arc<VersionedChain>),
 }
 
 /// A log, and the work to do on it.
 type Waiting = (String, Work);
-
-/// Returns the first sealed segment in the chain that must be rebuilt, or `Some(None)` if one in an index page may have to be, or None.
-fn to_rebuild(chain: &VersionedChain, broken: &Broken) -> Option<Option<Segment>> {
-    let found = chain.chain.sealed().find(|s| s.start != s.stop_or_start() && broken.is(s)).cloned();
-    let in_pages =
-        || chain.chain.pages().iter().any(|p| p.may_be_on(|node, storage| broken.may_be(node, storage)));
-    (found.is_some() || in_pages()).then_some(found)
-}
 
 /// Returns the reason for which an appender's report is sufficient evidence, if any. It is sufficient only if the sequencer itself
 /// answered.
@@ -227,10 +219,10 @@ impl Guardian {
             pace.well();
             let rests_until = pace.rests_until();
             drop(paces);
-            return match to_rebuild(&log.chain, broken).filter(|_| self.rebuilds(view)) {
-                Some(_) if rests_until > view.now => Look::Later(rests_until),
-                Some(found) => Look::Now(Work::Rebuild(found)),
-                None => Look::Well,
+            return match broken.may_be_in(&log.chain) && self.rebuilds(view) {
+                true if rests_until > view.now => Look::Later(rests_until),
+                true => Look::Now(Work::Rebuild(log.chain.clone())),
+                false => Look::Well,
             };
         };
         match pace.due(view.now, reason, self.unsettled()) {
@@ -269,7 +261,7 @@ impl Guardian {
                 while let Some((name, work)) = next {
                     let done = match (me.logs.open(&name), work) {
                         (Ok(log), Work::Extend(from, reason)) => me.repair(&log, from, reason).await,
-                        (Ok(log), Work::Rebuild(found)) => me.rebuild(&log, found, me.broken()).await,
+                        (Ok(log), Work::Rebuild(chain)) => me.rebuild(&log, &chain).await,
                         (Err(_), _) => false,
                     };
                     me.settle(&name, done);
@@ -362,18 +354,11 @@ impl Guardian {
         view.patience(Reason::StorageReplaced(NodeId(u32::MAX))).is_zero()
     }
 
-    /// Rebuilds the segment `found`, or if that is None, the first broken segment in an index page. Returns whether it rebuilt one.
-    async fn rebuild(&self, log: &Arc<VirtualLog>, found: Option<Segment>, broken: Broken) -> bool {
-        let found = match found {
-            Some(found) => found,
-            None => {
-                let (may, is) = (broken.clone(), broken);
-                let find =
-                    log.find_in_pages(move |node, storage| may.may_be(node, storage), move |s| is.is(s));
-                let Ok(Ok(Some(found))) = find.await else { return false };
-                found
-            }
-        };
+    /// Rebuilds one broken segment of a log, see [`Broken::next`]. Returns whether it did. If not, the next attempt begins behind that
+    /// segment: if one cannot be read before a node returns, the others must not wait for it.
+    async fn rebuild(&self, log: &Arc<VirtualLog>, chain: &VersionedChain) -> bool {
+        let after = lock(&self.paces).get(log.name()).and_then(Pace::not_rebuilt);
+        let Some(found) = self.broken().next(log, chain, after).await else { return false };
         let avoid = self
             .directory()
             .into_iter()
@@ -384,6 +369,8 @@ impl Guardian {
         let done = matches!(log.modify_at(found.loglet, found.start, spec).await, Ok(Ok(_)));
         if done {
             lock(&self.deeds).rebuilt += 1;
+        } else {
+            lock(&self.paces).entry(log.name().to_owned()).or_default().could_not_rebuild(found.start);
         }
         done
     }
@@ -411,7 +398,63 @@ struct Broken {
     candidates: Vec<atoll_core::Candidate>,
 }
 
+/// Where to look for a broken segment: only behind this position, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the chain itself.
+    Chain(Option<LogPos>),
+    /// In the index pages, which hold the segments before those of the chain.
+    Pages(Option<LogPos>),
+}
+
+/// Returns the places in the order in which to look, so that the segment at `after`, which was tried last and failed, comes last. `begins`
+/// is where the segments of the chain itself begin. They come first at the start, because finding them costs nothing.
+fn in_turn(after: Option<LogPos>, begins: LogPos) -> [Place; 3] {
+    match after {
+        _ if mutant(mutants::POLICY_FIRST_BROKEN) => {
+            [Place::Chain(None), Place::Pages(None), Place::Chain(None)]
+        }
+        Some(at) if at < begins => [Place::Pages(after), Place::Chain(None), Place::Pages(None)],
+        _ => [Place::Chain(after), Place::Pages(None), Place::Chain(None)],
+    }
+}
+
 impl Broken {
+    /// Whether a log with this chain may have a broken segment. For one in an index page, only [`Broken::next`] finds out.
+    fn may_be_in(&self, chain: &VersionedChain) -> bool {
+        let in_pages = || chain.chain.pages().iter().any(|p| p.may_be_on(|node, s| self.may_be(node, s)));
+        self.first_in(chain, None).is_some() || in_pages()
+    }
+
+    /// Returns the first broken segment in the chain itself that starts behind `after`.
+    fn first_in(&self, chain: &VersionedChain, after: Option<LogPos>) -> Option<Segment> {
+        let is = |s: &&Segment| Some(s.start) > after && s.start != s.stop_or_start() && self.is(s);
+        chain.chain.sealed().find(is).cloned()
+    }
+
+    /// Returns the next broken segment behind `after`, in the chain or in an index page, or else from the beginning. None if there is none,
+    /// or if the pages cannot be read.
+    async fn next(self, log: &VirtualLog, chain: &VersionedChain, after: Option<LogPos>) -> Option<Segment> {
+        let begins = chain.chain.segments().first().map(|s| s.start).unwrap_or_default();
+        for place in in_turn(after, begins) {
+            let found = match place {
+                Place::Chain(after) => self.first_in(chain, after),
+                Place::Pages(after) => {
+                    let (may, is) = (self.clone(), self.clone());
+                    let find = log.find_in_pages(
+                        move |node, storage| may.may_be(node, storage),
+                        move |s| Some(s.start) > after && is.is(s),
+                    );
+                    find.await.ok().and_then(Result::ok).flatten()
+                }
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
     /// Whether a segment with a copy on this data directory may be broken. [`Broken::is`] decides, because it also considers the other
     /// servers.
     fn may_be(&self, node: NodeId, storage: StorageId) -> bool {
@@ -441,5 +484,34 @@ impl Broken {
             }
             None => !table.nodes.is_empty() && spare(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_that_cannot_be_rebuilt_do_not_keep_the_others_from_their_turn() {
+        // The segments at the positions below 10 are in index pages.
+        let begins = LogPos(10);
+        let cannot = [0, 5, 10, 15].map(LogPos);
+        let mut broken: Vec<LogPos> = (0..20).map(LogPos).collect();
+        let (mut after, mut attempts) = (None, 0);
+        while broken.len() > cannot.len() {
+            let found = in_turn(after, begins).into_iter().find_map(|place| {
+                let (in_pages, after) = match place {
+                    Place::Pages(after) => (true, after),
+                    Place::Chain(after) => (false, after),
+                };
+                broken.iter().copied().find(|at| (*at < begins) == in_pages && Some(*at) > after)
+            });
+            match found {
+                Some(at) if cannot.contains(&at) => after = Some(at),
+                at => broken.retain(|other| Some(*other) != at),
+            }
+            attempts += 1;
+            assert!(attempts <= 30, "after 30 attempts, {broken:?} are still broken");
+        }
     }
 }

@@ -1,9 +1,9 @@
-//! Limits how often one log may be moved. It is a state machine without a clock. It slows down after successes as well as failures
+//! Limits how often one log may be changed. It is a state machine without a clock. It slows down after successes as well as failures
 //! (vlog-V18): nodes that see different halves of a cluster must not take turns at moving a log, and no cause may change a chain forever.
 
 use std::time::Duration;
 
-use atoll_contract::LogletId;
+use atoll_contract::{LogPos, LogletId};
 use atoll_core::testing::mutant;
 use atoll_core::{NodeId, Tick};
 
@@ -54,6 +54,8 @@ pub struct Pace {
     not_before: Tick,
     evidence: Option<Evidence>,
     since: Option<(NodeId, Tick)>,
+    /// Where the sealed segment starts that could not be rebuilt last.
+    not_rebuilt: Option<LogPos>,
 }
 
 impl Pace {
@@ -130,6 +132,17 @@ impl Pace {
         self.failed += 1;
         let wait = MAX_BACKOFF.min(MIN_BACKOFF * 2u32.pow(self.failed.min(10)));
         self.not_before = now.after(jitter(wait));
+    }
+
+    /// Returns where the sealed segment starts that could not be rebuilt last. Positions do not move, so this holds for newer chains, too.
+    pub fn not_rebuilt(&self) -> Option<LogPos> {
+        self.not_rebuilt
+    }
+
+    /// Records that the sealed segment that starts here could not be rebuilt. It stays recorded after others have been: the turn then goes
+    /// on from there instead of coming back to it each time.
+    pub fn could_not_rebuild(&mut self, start: LogPos) {
+        self.not_rebuilt = Some(start);
     }
 
     /// Records a successful attempt. The level does not change: it falls only with time.

@@ -92,6 +92,7 @@ pub fn all() -> Vec<Scenario> {
         lasting::SLOW_LINKS,
         movers::MOVERS,
         replaced::REMOVED,
+        replaced::BROKEN_SEGMENTS,
         many::MANY_LOGS,
         database::SCENARIO,
         stores::DATABASE,
