@@ -94,15 +94,17 @@ pub enum ChangeError {
 }
 
 impl ChangeError {
-    /// Returns this error as it is after an earlier attempt: if that one is in doubt, a failure of this one does not mean that nothing
-    /// happened.
-    pub(super) fn after(self, in_doubt: bool) -> Self {
-        match self {
-            ChangeError::Register(RegisterError::NotWritten(why)) if in_doubt => {
-                RegisterError::Unknown(why).into()
-            }
-            ChangeError::Contended if in_doubt => RegisterError::Unknown(Unavailability::Busy).into(),
-            error => error,
+    /// Returns this error as it is after an earlier attempt: if that one is in doubt, for this reason, no failure of this one means that
+    /// nothing happened. Even a refusal does not: another change of the table may have followed the one in doubt.
+    pub(super) fn after(self, doubt: Option<Unavailability>) -> Self {
+        match (self, doubt) {
+            (error, None) => error,
+            (
+                ChangeError::Register(RegisterError::NotWritten(why) | RegisterError::Unknown(why)),
+                Some(_),
+            ) => RegisterError::Unknown(why).into(),
+            (ChangeError::Contended, Some(_)) => RegisterError::Unknown(Unavailability::Busy).into(),
+            (_, Some(why)) => RegisterError::Unknown(why).into(),
         }
     }
 }
@@ -148,17 +150,17 @@ impl Changes {
 
     /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything. Returns the resulting
     /// table, and whether this call changed it. If an earlier attempt has an unknown outcome and a later one finds nothing to change, that
-    /// counts as changed.
+    /// counts as changed. If a later one fails or is refused, the outcome of the whole call is unknown.
     pub async fn edit(
         &self,
         mut edit: impl FnMut(&mut MemberTable) -> Result<bool, ChangeError>,
     ) -> Result<(MemberTable, bool), ChangeError> {
-        let mut in_doubt = false;
+        let mut doubt = None;
         for attempt in 0..ATTEMPTS {
-            let mut table = self.refresh().await.map_err(|e| e.after(in_doubt))?;
+            let mut table = self.refresh().await.map_err(|e| e.after(doubt))?;
             let expected = Version(table.version);
-            if !edit(&mut table)? {
-                return Ok((table, in_doubt));
+            if !edit(&mut table).map_err(|e| e.after(doubt))? {
+                return Ok((table, doubt.is_some()));
             }
             let nonce = Nonce((u128::from(self.env.random()) << 64) | u128::from(self.env.random()));
             match self.register.write_if(expected, table.encode(), nonce).await {
@@ -169,12 +171,12 @@ impl Changes {
                 }
                 Ok(Written::Conflict(_)) => {}
                 // The next attempt reads the table and finds out whether the change was made.
-                Err(RegisterError::Unknown(_)) => in_doubt = true,
-                Err(e) => return Err(ChangeError::from(e).after(in_doubt)),
+                Err(RegisterError::Unknown(why)) => doubt = Some(why),
+                Err(e) => return Err(ChangeError::from(e).after(doubt)),
             }
             self.env.sleep(self.env.jitter(Duration::from_millis(10 << attempt.min(5)))).await;
         }
-        Err(ChangeError::Contended.after(in_doubt))
+        Err(ChangeError::Contended.after(doubt))
     }
 
     /// Writes this node's row: its addresses, roles and storage identity. A node that is not a member is refused, unless the table was

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use super::*;
+use crate::members::levels::LevelTable;
+use crate::members::upgrade::{LevelReport, UpgradeError, Upgrades};
 use atoll_contract::Versioned;
-use atoll_contract::register::Unavailability;
-use atoll_core::{BoxFuture, Identity, Incarnation, NodeCore, Outputs, StorageId, Tick};
+use atoll_core::{BoxFuture, Identity, Incarnation, Level, LevelRange, NodeCore, Outputs, StorageId, Tick};
 use bytes::Bytes;
 
 const FOUR: NodeId = NodeId(4);
@@ -107,35 +108,48 @@ fn a_table_of_the_first_format_is_read_and_later_ones_are_refused() {
     assert!(MemberTable::decode(7, later.into()).is_err());
 }
 
-/// A register with prepared answers, each given once, whose table never changes.
+/// A register with prepared answers, each given once: the values that are read, and why writes fail. Afterwards, reads return `usual`, and
+/// writes find another version.
 #[derive(Debug)]
 struct Scripted {
-    reads: Mutex<VecDeque<Option<RegisterError>>>,
+    reads: Mutex<VecDeque<Result<Bytes, RegisterError>>>,
     writes: Mutex<VecDeque<RegisterError>>,
+    usual: Bytes,
+}
+
+impl Scripted {
+    fn new(reads: Vec<Result<Bytes, RegisterError>>, writes: Vec<RegisterError>, usual: Bytes) -> Arc<Self> {
+        Arc::new(Scripted { reads: Mutex::new(reads.into()), writes: Mutex::new(writes.into()), usual })
+    }
+
+    /// The version never changes, so that no value is newer than what the node knows.
+    fn at(value: Bytes) -> Versioned {
+        Versioned { version: Version(7), value, nonce: Nonce(1) }
+    }
 }
 
 impl Register for Scripted {
     fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
-        let now = Versioned { version: Version(7), value: one().encode(), nonce: Nonce(1) };
-        let failed = self.reads.lock().unwrap().pop_front().flatten();
-        Box::pin(std::future::ready(failed.map_or(Ok(now), Err)))
+        let next = self.reads.lock().unwrap().pop_front().unwrap_or_else(|| Ok(self.usual.clone()));
+        Box::pin(std::future::ready(next.map(Self::at)))
     }
 
     fn write_if(&self, _: Version, _: Bytes, _: Nonce) -> BoxFuture<'_, Result<Written, RegisterError>> {
-        let now = Versioned { version: Version(7), value: one().encode(), nonce: Nonce(1) };
+        let now = Self::at(self.usual.clone());
         let failed = self.writes.lock().unwrap().pop_front();
         Box::pin(std::future::ready(failed.map_or(Ok(Written::Conflict(now)), Err)))
     }
 }
 
-/// What [`Changes::add`] returns when the register answers like this, first the reads, then the writes.
-fn added(
-    reads: Vec<Option<RegisterError>>,
-    writes: Vec<RegisterError>,
-) -> Result<(MemberTable, bool), ChangeError> {
+/// Runs a change on node 1, whose table of members is in this register, and returns its result.
+fn run<F>(members: Arc<Scripted>, change: impl FnOnce(Env, Members, Changes) -> F) -> F::Output
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
     let mut core = NodeCore::new(NodeId(1), Incarnation(1), 1);
     let env = core.env();
-    let register = Scripted { reads: Mutex::new(reads.into()), writes: Mutex::new(writes.into()) };
+    // Otherwise the node would store the level first, in a role that this core does not have.
+    env.levels().learn(Level(2)).unwrap();
     let identity = Identity {
         node: NodeId(1),
         incarnation: Incarnation(1),
@@ -146,8 +160,9 @@ fn added(
         draining: false,
         failed: false,
     };
-    let changes = Changes::new(env.clone(), Arc::new(register), Members::new(identity, one()));
-    let mut done = env.launch("test", async move { changes.add(FOUR, "d:1", None).await });
+    let view = Members::new(identity, one());
+    let changes = Changes::new(env.clone(), members, view.clone());
+    let mut done = env.launch("test", change(env.clone(), view, changes));
     let mut now = Tick(0);
     loop {
         core.turn(now, &mut Outputs::default());
@@ -159,17 +174,72 @@ fn added(
     }
 }
 
+const QUORUM: RegisterError = RegisterError::NotWritten(Unavailability::NoQuorum);
+const DOUBT: RegisterError = RegisterError::Unknown(Unavailability::NoQuorum);
+
+/// What [`Changes::add`] returns when the register answers like this, first the reads, then the writes.
+fn added(
+    reads: Vec<Result<Bytes, RegisterError>>,
+    writes: Vec<RegisterError>,
+) -> Result<(MemberTable, bool), ChangeError> {
+    let register = Scripted::new(reads, writes, one().encode());
+    run(register, |_, _, changes| async move { changes.add(FOUR, "d:1", None).await })
+}
+
 #[test]
 fn a_failure_after_a_write_in_doubt_leaves_the_doubt() {
-    let quorum = RegisterError::NotWritten(Unavailability::NoQuorum);
-    let doubt = RegisterError::Unknown(Unavailability::NoQuorum);
-    assert_eq!(added(vec![Some(quorum.clone())], vec![]), Err(quorum.clone().into()), "nothing was sent");
-    assert_eq!(added(vec![], vec![quorum.clone()]), Err(quorum.clone().into()), "nothing was written");
+    assert_eq!(added(vec![Err(QUORUM)], vec![]), Err(QUORUM.into()), "nothing was sent");
+    assert_eq!(added(vec![], vec![QUORUM]), Err(QUORUM.into()), "nothing was written");
     assert_eq!(added(vec![], vec![]), Err(ChangeError::Contended));
-    let unread = added(vec![None, Some(quorum.clone())], vec![doubt.clone()]);
-    assert_eq!(unread, Err(doubt.clone().into()), "the table could not be read again");
-    let unwritten = added(vec![], vec![doubt.clone(), quorum]);
-    assert_eq!(unwritten, Err(doubt.clone().into()), "the second write failed for sure, the first did not");
-    let contended = added(vec![], vec![doubt]);
+    let unread = added(vec![Ok(one().encode()), Err(QUORUM)], vec![DOUBT]);
+    assert_eq!(unread, Err(DOUBT.into()), "the table could not be read again");
+    let unwritten = added(vec![], vec![DOUBT, QUORUM]);
+    assert_eq!(unwritten, Err(DOUBT.into()), "the second write failed for sure, the first did not");
+    let contended = added(vec![], vec![DOUBT]);
     assert_eq!(contended, Err(RegisterError::Unknown(Unavailability::Busy).into()));
+}
+
+#[test]
+fn a_refusal_after_a_write_in_doubt_leaves_the_doubt() {
+    let mut two = one();
+    two.nodes.insert(FOUR, row("d:1", 44, &["log"]));
+    let drained = |reads: &[&MemberTable], writes| {
+        let reads = reads.iter().map(|table| Ok(table.encode())).collect();
+        let register = Scripted::new(reads, writes, one().encode());
+        run(register, |_, _, changes| async move { changes.drain(FOUR).await })
+    };
+    let refused = drained(&[], vec![]);
+    assert_eq!(refused, Err(ChangeError::NotAMember(FOUR)), "nothing was sent");
+    // It was a member at the first attempt, which may have drained it. Then another operator removed it.
+    assert_eq!(drained(&[&two], vec![DOUBT]), Err(DOUBT.into()));
+    assert_eq!(drained(&[&two], vec![]), Err(ChangeError::NotAMember(FOUR)), "another change was faster");
+    let mut draining = two.clone();
+    draining.nodes.entry(FOUR).and_modify(|m| m.draining = true);
+    assert!(drained(&[&two, &draining], vec![DOUBT]).is_ok_and(|(_, changed)| changed));
+}
+
+/// What [`Upgrades::raise`] to level 2 returns if the active level is 1 at first, and `then` at the second attempt.
+fn raised(writes: Vec<RegisterError>, then: u16) -> Result<LevelReport, UpgradeError> {
+    let at = |active| LevelTable {
+        version: 7,
+        active: Level(active),
+        founding: false,
+        announced: [(NodeId(1), LevelRange::OURS)].into(),
+    };
+    let levels = Scripted::new(vec![Ok(at(1).encode())], writes, at(then).encode());
+    let members = Scripted::new(vec![], vec![], one().encode());
+    run(members, |env, view, changes| async move {
+        Upgrades::new(env, levels, view, changes).raise(Some(Level(2))).await
+    })
+}
+
+#[test]
+fn a_raise_whose_write_in_doubt_was_made_has_raised_the_level() {
+    let done = raised(vec![DOUBT], 2).unwrap();
+    assert_eq!((done.raised, done.table.active), (true, Level(2)));
+    let done = raised(vec![], 2).unwrap();
+    assert_eq!((done.raised, done.table.active), (false, Level(2)), "another call was faster");
+    let lower = UpgradeError::Lower { to: Level(2), active: Level(3) };
+    assert_eq!(raised(vec![], 3), Err(lower));
+    assert_eq!(raised(vec![DOUBT], 3), Err(DOUBT.into()), "it may have been raised to 2 before");
 }

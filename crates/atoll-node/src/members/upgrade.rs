@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_contract::register::Unavailability;
 use atoll_contract::{Nonce, Register, RegisterError, Version, Written};
 use atoll_core::testing::hit;
 use atoll_core::{Env, Level, LevelError, LevelRange, Levels, NodeId};
@@ -50,10 +51,11 @@ pub enum UpgradeError {
 
 impl UpgradeError {
     /// See [`ChangeError::after`].
-    fn after(self, in_doubt: bool) -> Self {
-        match self {
-            UpgradeError::Table(error) => error.after(in_doubt).into(),
-            error => error,
+    fn after(self, doubt: Option<Unavailability>) -> Self {
+        match (self, doubt) {
+            (UpgradeError::Table(error), _) => error.after(doubt).into(),
+            (_, Some(why)) => RegisterError::Unknown(why).into(),
+            (error, None) => error,
         }
     }
 }
@@ -143,18 +145,18 @@ impl Upgrades {
 
     /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything. Returns the resulting
     /// tables, and whether this call changed the levels. If an earlier attempt has an unknown outcome and a later one finds nothing to
-    /// change, that counts as changed.
+    /// change, that counts as changed. If a later one fails or is refused, the outcome of the whole call is unknown.
     async fn edit(
         &self,
         mut edit: impl FnMut(&mut LevelTable, &MemberTable) -> Result<bool, UpgradeError>,
     ) -> Result<(LevelTable, MemberTable, bool), UpgradeError> {
-        let mut in_doubt = false;
+        let mut doubt = None;
         for attempt in 0..ATTEMPTS {
-            let mut table = self.read().await.map_err(|e| e.after(in_doubt))?;
+            let mut table = self.read().await.map_err(|e| e.after(doubt))?;
             // Read the members after the levels: a node announces its range before it becomes a member.
-            let members = self.changes.refresh().await.map_err(|e| e.after(in_doubt))?;
-            if !edit(&mut table, &members)? {
-                return Ok((table, members, in_doubt));
+            let members = self.changes.refresh().await.map_err(|e| e.after(doubt))?;
+            if !edit(&mut table, &members).map_err(|e| e.after(doubt))? {
+                return Ok((table, members, doubt.is_some()));
             }
             let me = self.env.node();
             table.announced.retain(|n, _| *n == me || members.version == 0 || members.nodes.contains_key(n));
@@ -166,12 +168,12 @@ impl Upgrades {
                 }
                 Ok(Written::Conflict(_)) => {}
                 // The next attempt reads the table and finds out whether the change was made.
-                Err(RegisterError::Unknown(_)) => in_doubt = true,
-                Err(e) => return Err(ChangeError::from(e).after(in_doubt).into()),
+                Err(RegisterError::Unknown(why)) => doubt = Some(why),
+                Err(e) => return Err(ChangeError::from(e).after(doubt).into()),
             }
             self.env.sleep(self.env.jitter(Duration::from_millis(10 << attempt.min(5)))).await;
         }
-        Err(ChangeError::Contended.after(in_doubt).into())
+        Err(ChangeError::Contended.after(doubt).into())
     }
 
     /// Announces to the cluster what this program can read. Must be called before this node joins. After that, this node may read and write
@@ -264,12 +266,16 @@ impl Upgrades {
             if !lacking.is_empty() {
                 return Err(UpgradeError::NotRead { to, lacking });
             }
-            raised = to > table.active;
-            let changed = raised || table.founding;
+            let raises = to > table.active;
+            raised |= raises;
+            let changed = raises || table.founding;
             (table.active, table.founding) = (to, false);
             Ok(changed)
         });
         let (table, members, changed) = edited.await?;
+        // An earlier attempt that is in doubt may have raised it, and the last one then found nothing to change. If none is in doubt,
+        // another call raised it.
+        raised &= changed;
         self.learn(table.active).await?;
         if raised {
             hit("levels.raised");
