@@ -124,6 +124,8 @@ async fn shake_hands<'a>(
                     code: RefusalCode::Malformed,
                     reason: format!("the hello is not readable: {e}"),
                 },
+                // A dialer has nothing to refuse. As the error of the other side, it would count as a refusal by this node.
+                HandshakeError::Refused(refusal) => return Err(HandshakeError::NoHello(refusal.clone())),
                 // This is not a peer, so it gets no answer.
                 _ => return Err(error),
             };

@@ -115,6 +115,8 @@ pub(crate) enum HandshakeError {
     Decode(#[from] DecodeError),
     #[error("refused: {0}")]
     Refused(Refusal),
+    #[error("begins with a refusal instead of a hello: {0}")]
+    NoHello(Refusal),
 }
 
 fn class_tag(class: Class) -> u8 {

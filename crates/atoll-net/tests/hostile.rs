@@ -46,6 +46,22 @@ async fn garbage_gets_no_answer_and_does_no_harm() {
 }
 
 #[tokio::test]
+async fn a_stranger_that_begins_with_a_refusal_was_not_refused() {
+    let (a, mut b) = pair().await;
+    let mut body = 5u16.to_le_bytes().to_vec();
+    body.extend(2u32.to_le_bytes());
+    body.extend(b"no");
+    let mut bytes = hello(2, "reef", 1, 2, 5)[..16].to_vec();
+    bytes[10] = 1;
+    bytes[12..16].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend(body);
+    assert!(say(&b, &bytes).await.is_empty());
+    let stats = b.net.stats();
+    assert_eq!((stats.rejected_garbage, stats.rejected_handshakes), (1, 0));
+    still_works(&a, &mut b).await;
+}
+
+#[tokio::test]
 async fn refusals_say_why() {
     let (a, mut b) = pair().await;
     let mut long = hello(2, "reef", 1, 2, 5);
