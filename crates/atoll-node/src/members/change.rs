@@ -188,14 +188,15 @@ impl Changes {
     }
 
     /// Adds a member that is about to be started, with the roles that it must join with; None allows any. If the node is already a member
-    /// and has not joined or is not alive, its address is changed. Cancels a drain. Idempotent.
+    /// and has not joined or is not up, its address is changed. Cancels a drain. Idempotent.
     pub async fn add(
         &self,
         node: NodeId,
         peer: &str,
         roles: Option<RoleSet>,
     ) -> Result<(MemberTable, bool), ChangeError> {
-        self.edit(|table| add(table, node, peer, roles.as_ref(), self.members.is_alive(node))).await
+        // A node that only this one has lost answers the others at its address.
+        self.edit(|table| add(table, node, peer, roles.as_ref(), self.members.is_up(node))).await
     }
 
     /// Marks a member as draining, so that the guardians move away what it holds. Idempotent.

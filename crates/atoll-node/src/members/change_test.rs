@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use super::*;
+use crate::members::Report;
 use crate::members::levels::LevelTable;
 use crate::members::upgrade::{LevelReport, UpgradeError, Upgrades};
 use atoll_contract::Versioned;
@@ -242,4 +243,28 @@ fn a_raise_whose_write_in_doubt_was_made_has_raised_the_level() {
     let lower = UpgradeError::Lower { to: Level(2), active: Level(3) };
     assert_eq!(raised(vec![], 3), Err(lower));
     assert_eq!(raised(vec![DOUBT], 3), Err(DOUBT.into()), "it may have been raised to 2 before");
+}
+
+#[test]
+fn the_address_of_a_node_that_others_reach_stays() {
+    let mut five = one();
+    for (node, peer) in [(2, "b:1"), (3, "c:1"), (4, "d:1"), (5, "e:1")] {
+        five.nodes.insert(NodeId(node), row(peer, node.into(), &["log"]));
+    }
+    let moved = |reached: bool| {
+        let five = MemberTable { version: 8, ..five.clone() };
+        let register = Scripted::new(vec![], vec![], five.encode());
+        run(register, move |_, view, changes| async move {
+            view.adopt(five);
+            let reaches = [1, 2, 3, 5].map(NodeId).into_iter().chain(reached.then_some(FOUR));
+            let told = Report { reaches: reaches.collect(), ..Report::default() };
+            for peer in [2, 3, 5].map(NodeId) {
+                view.note(Tick(0), peer, true, Some(told.clone()));
+            }
+            view.note(Tick(0), FOUR, false, None);
+            changes.add(FOUR, "d:2", None).await.map(|(_, changed)| changed)
+        })
+    };
+    assert_eq!(moved(true), Err(ChangeError::IdTaken { node: FOUR, peer: "d:1".into() }));
+    assert_eq!(moved(false), Err(ChangeError::Contended), "nobody reaches it, so the write is tried");
 }

@@ -462,7 +462,7 @@ impl Broken {
             Some(row) => {
                 (row.storage.0 != 0 && row.storage != storage && self.members.is_alive(node)) || row.draining
             }
-            None => !self.table.nodes.is_empty(),
+            None => self.table.version > 0,
         }
     }
 
@@ -482,7 +482,7 @@ impl Broken {
                 (row.storage.0 != 0 && row.storage != *storage && self.members.is_alive(*node))
                     || (row.draining && can_leave())
             }
-            None => !table.nodes.is_empty() && spare(),
+            None => table.version > 0 && spare(),
         })
     }
 }
@@ -490,6 +490,40 @@ impl Broken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::table::Member;
+    use atoll_contract::Registry;
+    use atoll_core::{Incarnation, NodeCore};
+    use atoll_log::memory::MemoryServers;
+    use atoll_log::virtual_log::Options;
+
+    #[test]
+    fn a_table_that_was_not_read_yet_does_not_say_who_was_removed() {
+        let env = NodeCore::new(NodeId(1), Incarnation(1), 1).env();
+        let servers = MemoryServers::new(&[NodeId(1)]);
+        let registry = Registry::new().with(servers.provider(&env, "memory", true));
+        let registers = servers.registers(&env);
+        let logs = Logs::new(env, registers, registry, Options::default(), Default::default());
+        let is_removed = |version| {
+            let me = Identity {
+                node: NodeId(1),
+                incarnation: Incarnation(1),
+                storage: StorageId(1),
+                log: true,
+                sequencer: true,
+                meta: true,
+                draining: false,
+                failed: false,
+            };
+            let nodes = [(NodeId(1), Member::of(&me, String::new(), String::new(), String::new()))].into();
+            let table = MemberTable { version, nodes, ..MemberTable::default() };
+            let members = Members::new(me, table.clone());
+            let broken =
+                Broken { logs: logs.clone(), members, table: Arc::new(table), candidates: Vec::new() };
+            broken.may_be(NodeId(2), StorageId(2))
+        };
+        assert!(is_removed(1));
+        assert!(!is_removed(0), "node 2 may be a member that the configuration file does not list");
+    }
 
     #[test]
     fn segments_that_cannot_be_rebuilt_do_not_keep_the_others_from_their_turn() {
