@@ -96,7 +96,7 @@ fn a_row_longer_than_any_chunk_reaches_a_replica_that_is_refilled() {
     for (key, bytes) in [("a", 10), ("b", 5_000_000), ("c", 10), ("d", 3_000_000)] {
         drop(engine.propose(common::long(key, bytes)).unwrap());
     }
-    let mut run = |world: &mut World| {
+    let run = |world: &mut World| {
         for n in 0..200 {
             world.propose(n % 2, 1);
             world.driver.run_for(Duration::from_millis(3));

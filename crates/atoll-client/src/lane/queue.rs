@@ -177,8 +177,8 @@ impl Queue {
         self.wake_outbox();
     }
 
-    /// Ends the stream if no record waits and none is unanswered. Returns false, and changes nothing, otherwise. A record that is added later
-    /// finds no stream, so [`Queue::push`] tells its caller to wake the driver. What is known of the tail stays.
+    /// Ends the stream if no record waits and none is unanswered. Returns false, and changes nothing, otherwise. A record that is added
+    /// later finds no stream, so [`Queue::push`] tells its caller to wake the driver. What is known of the tail stays.
     pub(super) fn end_idle_stream(&mut self) -> bool {
         let idle = self.is_idle();
         if idle {

@@ -299,8 +299,8 @@ impl Members {
     }
 
     /// Records that this node cannot work with a member although it hears it: the data connection is down, or the member's sequencer does
-    /// not answer. The record expires at `until` unless a later call extends it. `node` may be this node itself. A node that is not a member
-    /// is ignored.
+    /// not answer. The record expires at `until` unless a later call extends it. `node` may be this node itself. A node that is not a
+    /// member is ignored.
     pub fn distrust(&self, node: NodeId, until: Tick) {
         let news = {
             let mut inner = self.lock();

@@ -123,8 +123,8 @@ fn newest(
         // The versions of a table only rise, and each has its own columns.
         return Ok((under == schema.version).then_some(schema));
     }
-    // It may have read another table, which had this name and was dropped. It was this one if the transaction wrote a row of it: the version
-    // of a row names one command, and a name stands for one table in all of a command.
+    // It may have read another table, which had this name and was dropped. It was this one if the transaction wrote a row of it: the
+    // version of a row names one command, and a name stands for one table in all of a command.
     for key in keys {
         if read::get(view, &schema, key)?.is_some_and(|row| row.version == version) {
             return Ok(Some(schema));

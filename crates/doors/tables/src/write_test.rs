@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use atoll_client::Outcome;
 use atoll_client::proto::{Cell, cell, operation};
-use atoll_core::NodeId;
+use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Applications, MemoryStore, Solo};
 use atoll_door::NodeView;
 use atoll_tables::{Change, ColumnDefinition, ColumnType, TableDefinition, Tables, read};
@@ -37,6 +37,10 @@ impl NodeView for Alone {
 
     fn serving(&self) -> Vec<NodeId> {
         vec![NodeId(1)]
+    }
+
+    fn life(&self, _node: NodeId) -> Option<Incarnation> {
+        None
     }
 
     fn longest_apply_delay(&self) -> Duration {
