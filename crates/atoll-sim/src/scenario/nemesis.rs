@@ -234,15 +234,7 @@ pub async fn run<H: Clone>(
                 let frames = 100 + rng.below(3_000);
                 cluster.inject(Fault::RotLive { host, frames, back_after: back });
             }
-            Some(16) => {
-                let whole = rng.below(3) == 0;
-                if whole && rng.below(2) == 0 {
-                    // The node first runs with an empty directory, and its peers hear of that one.
-                    cluster.inject(Fault::Unmount { host, back_after: back });
-                    env.sleep(Duration::from_nanos(back + 500 * MS + rng.below(1_500 * MS))).await;
-                }
-                cluster.inject(Fault::PutBack { host, whole, back_after: back });
-            }
+            Some(16) => put_back(&env, &cluster, &mut rng, host, back).await,
             _ => {}
         }
         // Partitions, frame faults, closed journals and full disks have no end of their own, so end them from time to time.
@@ -267,6 +259,17 @@ pub async fn run<H: Clone>(
         }
     }
     heal(&cluster, hosts as usize);
+}
+
+/// Puts a data directory back from an older copy, as a whole or in part.
+async fn put_back<H: Clone>(env: &Env, cluster: &Cluster<H>, rng: &mut Rng, host: usize, back_after: u64) {
+    let whole = rng.below(3) == 0;
+    if whole && rng.below(2) == 0 {
+        // The node first runs with an empty directory, and its peers hear of that one.
+        cluster.inject(Fault::Unmount { host, back_after });
+        env.sleep(Duration::from_nanos(back_after + 500 * MS + rng.below(1_500 * MS))).await;
+    }
+    cluster.inject(Fault::PutBack { host, whole, back_after });
 }
 
 /// Makes the journals of all hosts readable again.
