@@ -66,7 +66,6 @@ impl Shared {
             let mut sought: Vec<Item> = Vec::new();
             {
                 let mut parked = lock(&self.parking.0);
-                parked.clients.retain(|_, items| items.iter().any(|i| i.seek));
                 if parked.clients.is_empty() {
                     parked.running = false;
                     return;
@@ -116,6 +115,9 @@ impl Shared {
                     let until = items.iter().position(|i| i.seek).unwrap_or(items.len());
                     ready.extend(items.drain(..until));
                 }
+                // A client that waits for nothing any more has no place here: its next record, which another thread may submit as soon as the
+                // lock is released, goes to the lane itself.
+                parked.clients.retain(|_, items| !items.is_empty());
             } else {
                 for item in sought.into_iter().rev() {
                     parked.clients.entry(item.op.client).or_default().push_front(item);
