@@ -73,7 +73,7 @@ impl Worker for Writer {
 
     /// Returns how long to wait for work at most.
     fn patience(&self) -> Option<Duration> {
-        // A closed journal has no errands any more. A time that stayed set would be past for ever, and this thread would never sleep again.
+        // A closed journal has no errands any more. A time that stayed set would be past forever, and this thread would never sleep again.
         if self.space == Space::Closed {
             return None;
         }

@@ -99,7 +99,7 @@ impl Inner {
     }
 
     /// Drops what is known about nodes that are no longer members. The detector does not watch such a node any more, so its last report
-    /// would stay alive for ever: it would vouch for members that have died since, and slow down writes by its last delay.
+    /// would stay alive forever: it would vouch for members that have died since, and slow down writes by its last delay.
     fn forget_strangers(&mut self) {
         if mutant(mutants::POLICY_KEEPS_REMOVED) {
             return;

@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     pub(crate) reads: bool,
 }
 
-/// Returns the answer to a transaction that was applied. If it is refused, the transaction has happened all the same.
+/// Returns the answer to a transaction that was applied. If it is refused, the transaction has happened nevertheless.
 ///
 /// # Errors
 /// The rows are not kept, there is no room for them, or it is not certain which columns they have.

@@ -47,7 +47,7 @@ pub(crate) async fn change_and_show(
     name: String,
 ) -> Result<proto::TableReply, Refusal> {
     change(tables, write, body).await?;
-    // The node may be stopping, or another client may have dropped the table meanwhile: the change has happened all the same.
+    // The node may be stopping, or another client may have dropped the table meanwhile: the change has happened nevertheless.
     tables.schema(name).await.map_err(Refusal::although_it_happened)
 }
 

@@ -110,7 +110,7 @@ impl LogServer {
     }
 
     /// Handles an Advance, which raises the known tail without a Store (X14). It carries no configuration. If the sequencer waits for an
-    /// answer, it must learn that there is no copy here, or it would ask for ever.
+    /// answer, it must learn that there is no copy here, or it would ask forever.
     pub(super) fn on_advance(&mut self, from: Caller, m: Advance, out: &mut Effects) {
         let copy = match self.loglet_copy(m.loglet, &Bytes::new(), out) {
             Ok(copy) => copy,
