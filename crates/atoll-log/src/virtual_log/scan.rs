@@ -115,8 +115,8 @@ impl Shared {
                     let until = items.iter().position(|i| i.seek).unwrap_or(items.len());
                     ready.extend(items.drain(..until));
                 }
-                // A client that waits for nothing any more has no place here: its next record, which another thread may submit as soon as the
-                // lock is released, goes to the lane itself.
+                // A client that waits for nothing any more has no place here: its next record, which another thread may submit as soon as
+                // the lock is released, goes to the lane itself.
                 parked.clients.retain(|_, items| !items.is_empty());
             } else {
                 for item in sought.into_iter().rev() {
