@@ -139,8 +139,8 @@ impl Pace {
         self.not_rebuilt
     }
 
-    /// Records that the sealed segment that starts here could not be rebuilt. It stays recorded after others have been: the turn then goes
-    /// on from there instead of coming back to it each time.
+    /// Records that the sealed segment that starts here could not be rebuilt. It stays recorded after others have been: the turn then
+    /// continues from there instead of coming back to it each time.
     pub fn could_not_rebuild(&mut self, start: LogPos) {
         self.not_rebuilt = Some(start);
     }

@@ -145,7 +145,7 @@ pub struct JournalOptions {
     /// Makes the generations of new segments unpredictable; chosen at random at every start, and shown to nobody. The checksums of a
     /// segment cover its generation, and clients choose the payloads. A client that knew a later generation could write payloads that
     /// recovery takes for batches, where a payload is not behind the header of its own batch: in a torn batch, and in the file of a
-    /// recycled segment. Without a secret, generations are consecutive, as tests and the simulator need them.
+    /// recycled segment. Without a secret, generations are consecutive, as tests need them that name segments.
     pub generation_secret: Option<u64>,
 }
 

@@ -270,8 +270,8 @@ impl Reading<'_> {
     /// Waits until the tail is above `at`, and returns it. Fails if a check of the tail fails in the meantime.
     async fn tail_above(&self, log: &dyn LogBackend, name: &str, at: LogPos) -> Result<LogPos, Ended> {
         let mut wait = log.wait_tail(at);
-        // On a node that is cut off from the others, the wait would last as long as the cut, although other nodes serve the log. It goes on
-        // during the check, so that a slow check delays no record.
+        // On a node that is cut off from the others, the wait would last as long as the cut, although other nodes serve the log. It
+        // continues during the check, so that a slow check delays no record.
         let mut check = pin!(self.check(log, name));
         loop {
             tokio::select! {
