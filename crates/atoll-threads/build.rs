@@ -7,7 +7,7 @@ use std::{env, fs};
 include!("src/bugs.rs");
 
 /// The modules of the copies, and the files from which they are copied.
-const PIECES: [(&str, &str); 10] = [
+const PIECES: [(&str, &str); 11] = [
     ("ticket", "atoll-core/src/ticket.rs"),
     ("ready", "atoll-core/src/ready.rs"),
     ("wait_list", "atoll-core/src/wait_list.rs"),
@@ -18,6 +18,7 @@ const PIECES: [(&str, &str); 10] = [
     ("crowd", "atoll-db/src/engine/crowd.rs"),
     ("versions", "atoll-db/src/store/versions.rs"),
     ("points", "atoll-db/src/store/points.rs"),
+    ("parking", "atoll-log/src/virtual_log/parking.rs"),
 ];
 
 /// Paths in the product, and their replacements in the copies.

@@ -15,7 +15,7 @@ struct Bug {
     seen: &'static str,
 }
 
-const BUGS: [Bug; 20] = [
+const BUGS: [Bug; 22] = [
     Bug {
         name: "ticket_is_closed_before_it_has_the_value",
         piece: "ticket",
@@ -176,5 +176,22 @@ const BUGS: [Bug; 20] = [
         wrong: "self.live.any_in(version.at + 1, above)",
         scenario: "views::stay_as_they_are",
         seen: "a view has changed",
+    },
+    // The product once had this bug: a record that arrived while its client was searched for was dropped.
+    Bug {
+        name: "parking_drops_lines_without_a_search",
+        piece: "parking",
+        right: "        let mut taken = Vec::new();\n        for line in lines.of.values_mut()",
+        wrong: "        let mut taken = Vec::new();\n        lines.of.retain(|_, line| line.waiting.iter().any(|r| r.sought_from().is_some()));\n        for line in lines.of.values_mut()",
+        scenario: "parking::keeps_the_order",
+        seen: "lost or out of order in the lane",
+    },
+    Bug {
+        name: "parking_lets_go_of_its_lock_before_the_lane_has_the_records",
+        piece: "parking",
+        right: "        lines.came_back(clients);\n        let begin = lines.advance_all(clients, tail, &mut ready);\n        pass(ready);\n        begin\n    }\n\n    pub(super) fn put_back",
+        wrong: "        lines.came_back(clients);\n        let begin = lines.advance_all(clients, tail, &mut ready);\n        drop(lines);\n        pass(ready);\n        begin\n    }\n\n    pub(super) fn put_back",
+        scenario: "parking::keeps_the_order",
+        seen: "lost or out of order in the lane",
     },
 ];

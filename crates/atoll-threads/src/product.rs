@@ -80,6 +80,11 @@ fn whoever_waits_for_room_finds_it() {
 }
 
 #[test]
+fn records_of_a_client_reach_the_lane_in_order() {
+    holds(scenarios::parking::keeps_the_order);
+}
+
+#[test]
 fn a_view_stays_as_it_is_while_it_is_held() {
     holds(scenarios::views::stay_as_they_are);
 }

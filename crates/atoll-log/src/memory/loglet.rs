@@ -311,6 +311,9 @@ impl MemoryLoglet {
             self.at.step().await;
             return Err(AppendError::NotAppended(Unavailability::Busy));
         }
+        if self.at.is_cut_off() {
+            return self.fails(AppendError::NotAppended(Unavailability::NoSequencer));
+        }
         match self.fate() {
             Fate::Take => {}
             Fate::Never => {
@@ -421,6 +424,14 @@ impl Loglet for MemoryLoglet {
         _from: ReadFrom,
     ) -> BoxFuture<'_, Result<ReadBatch, ReadError>> {
         Box::pin(async move {
+            let is_silent = {
+                let s = lock(&self.at.servers.state);
+                s.faults.unread_below.get(&self.id).is_some_and(|end| range.start < *end)
+            };
+            if is_silent {
+                self.at.step().await;
+                return Err(ReadError::Unavailable(Unavailability::NoQuorum));
+            }
             if lock(&self.at.servers.state).faults.damaged.contains(&self.id) {
                 self.at.step().await;
                 return Err(ReadError::Damaged("as the test wants".to_owned()));
@@ -443,7 +454,12 @@ impl Loglet for MemoryLoglet {
                 Ok(part.iter().take_while(fits).cloned().collect())
             });
             match got.await {
-                Ok(read) => read.map(|entries| ReadBatch { entries, remote: 0 }),
+                Ok(read) => {
+                    let read = read.map(|entries| ReadBatch { entries, remote: 0 });
+                    let count = read.as_ref().map_or(0, |r| r.entries.len() as u64);
+                    lock(&self.at.servers.state).entries_read += count;
+                    read
+                }
                 Err(LogletError::Gone) => Err(ReadError::Gone),
                 Err(LogletError::Unavailable(why)) => Err(ReadError::Unavailable(why)),
             }

@@ -43,6 +43,10 @@ pub struct Faults {
     pub register_down: u64,
     /// Loglets whose entries cannot be read.
     pub damaged: BTreeSet<LogletId>,
+    /// Loglets of which nobody answers reads below an offset.
+    pub unread_below: BTreeMap<LogletId, Offset>,
+    /// Nodes that reach nothing: their requests are not sent.
+    pub cut_off: BTreeSet<NodeId>,
     /// Sequencers that accept nothing and answer nothing.
     pub stopped: BTreeSet<NodeId>,
     /// Sequencers that were restarted: they refuse configurations that name their earlier life.
@@ -62,6 +66,8 @@ impl Default for Faults {
             register_unknown: 0,
             register_down: 0,
             damaged: BTreeSet::new(),
+            unread_below: BTreeMap::new(),
+            cut_off: BTreeSet::new(),
             stopped: BTreeSet::new(),
             restarted: BTreeSet::new(),
         }
@@ -91,6 +97,8 @@ struct Servers {
     faults: Faults,
     nodes: Vec<NodeId>,
     logs: BTreeMap<LogletId, Log>,
+    /// How many entries reads have returned.
+    entries_read: u64,
     tombstones: BTreeSet<LogletId>,
     cells: BTreeMap<String, Cell>,
 }
@@ -132,6 +140,11 @@ impl MemoryServers {
         lock(&self.state).logs.get(&loglet).map(|l| l.written.clone()).unwrap_or_default()
     }
 
+    /// Returns how many entries all reads of Loglets have returned together.
+    pub fn entries_read(&self) -> u64 {
+        lock(&self.state).entries_read
+    }
+
     /// Returns the number of Loglets that were created and not deleted.
     pub fn loglets(&self) -> usize {
         lock(&self.state).logs.len()
@@ -168,10 +181,15 @@ impl At {
         limit > 0 && self.env.random() % 1000 < limit
     }
 
+    /// Returns whether this node reaches nothing.
+    fn is_cut_off(&self) -> bool {
+        lock(&self.servers.state).faults.cut_off.contains(&self.env.node())
+    }
+
     /// Simulates a message to the Loglet, runs `f` on it, and simulates the answer. The first message creates the Loglet (vlog-V6).
     async fn with_log<T>(&self, id: LogletId, f: impl FnOnce(&mut Log) -> T) -> Result<T, LogletError> {
         self.step().await;
-        if self.chance(|f| f.unavailable) {
+        if self.is_cut_off() || self.chance(|f| f.unavailable) {
             return Err(LogletError::Unavailable(Unavailability::NoQuorum));
         }
         let got = {

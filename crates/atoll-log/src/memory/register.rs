@@ -44,7 +44,7 @@ impl Register for MemoryRegister {
     fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
         Box::pin(async move {
             self.at.step().await;
-            if self.at.chance(|f| f.register_down) {
+            if self.at.is_cut_off() || self.at.chance(|f| f.register_down) {
                 return Err(RegisterError::NotWritten(Unavailability::NoQuorum));
             }
             let now = lock(&self.at.servers.state).cells.entry(self.name.clone()).or_default().now.clone();
@@ -64,7 +64,7 @@ impl Register for MemoryRegister {
                 return Err(RegisterError::TooLarge(value.len()));
             }
             self.at.step().await;
-            if self.at.chance(|f| f.register_down) {
+            if self.at.is_cut_off() || self.at.chance(|f| f.register_down) {
                 return Err(RegisterError::NotWritten(Unavailability::NoQuorum));
             }
             let lost = self.at.chance(|f| f.register_unknown);

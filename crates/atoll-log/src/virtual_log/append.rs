@@ -146,7 +146,17 @@ impl Item {
 
     /// Returns true if its submitter is gone and it was never sent, so that it may be left out.
     pub(super) fn may_go(&self) -> bool {
-        self.tries == 0 && self.submission.is_abandoned()
+        !self.was_sent() && self.is_abandoned()
+    }
+
+    /// Returns true if an attempt by this node may be in the log.
+    pub(super) fn was_sent(&self) -> bool {
+        self.tries > 0
+    }
+
+    /// Returns true if its submitter is gone.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.submission.is_abandoned()
     }
 }
 
@@ -170,26 +180,31 @@ impl Shared {
         let positions = vec![LogPos::ZERO; n];
         let submission =
             Arc::new(Submission(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
+        let (tail, active_start) = self.arrival().unzip();
         // The X16 mutant treats a first attempt as if it was made when it arrives.
-        let floor = known.filter(|_| !mutant(mutants::X16)).or_else(|| self.floor());
+        let floor = known.filter(|_| !mutant(mutants::X16)).or(tail);
         let items = records.into_iter().enumerate().map(|(index, r)| {
+            let (op, payload, submission) = (r.op, r.payload, submission.clone());
             // Duplicates of the log's own records are harmless, and their names carry no information.
-            let foreign = r.floor.is_some() && r.op.client.0 != 0;
+            let named = op.client.0 != 0;
+            let foreign = r.floor.is_some() && named;
             let since = if foreign { r.floor } else { floor };
-            let submission = submission.clone();
-            Item { op: r.op, payload: r.payload, since, seek: foreign, foreign, tries: 0, index, submission }
+            // A record whose client knows only an old tail would have to be searched for in the lane, and every other record behind it.
+            let seek = foreign || (named && active_start.is_some_and(|start| since < Some(start)));
+            Item { op, payload, since, seek, foreign, tries: 0, index, submission }
         });
         self.enqueue(items.collect());
         Ok(wait)
     }
 
-    /// Returns a position below which a record that is submitted for the first time now, by any client, cannot be. It is the tail or, if
-    /// nothing was seen of the active segment, the start of that segment: a tail of an older segment may be far back, and a search from
-    /// there would take long.
-    fn floor(&self) -> Option<LogPos> {
-        let chain = self.cached()?;
-        let active = chain.chain.active();
-        Some(self.seen_in(active.loglet).unwrap_or(active.start))
+    /// Returns a position below which a record that is submitted for the first time now, by any client, cannot be, and the start of the
+    /// active segment. The position is the tail or, if nothing was seen of the active segment, the start of that segment: a tail of an
+    /// older segment may be far back, and a search from there would take long.
+    fn arrival(&self) -> Option<(LogPos, LogPos)> {
+        let state = lock(&self.state);
+        let active = state.chain.as_ref()?.chain.active();
+        let has_seen = state.known.seen_in == Some(active.loglet);
+        Some((if has_seen { state.known.tail } else { active.start }, active.start))
     }
 
     /// Returns the answer to an append when the log cannot be used at all: unknown if an attempt may be in the log.

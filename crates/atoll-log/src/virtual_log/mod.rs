@@ -6,6 +6,7 @@
 //! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`atoll_contract::Loglet`] |
 //! | MetaStore (versioned register) | [`atoll_contract::Register`], one per log |
 //! | append, and the retry after "sealed" | `append.rs` (submissions), `lane/` (order, retries), `scan.rs` (unknown outcomes, vlog-V2) |
+//! | (not in the paper) records that wait for a search | `parking.rs` |
 //! | checkTail | `check_tail.rs` |
 //! | readNext | `read.rs` (one read), `reader.rs` (a tailing reader) |
 //! | prefixTrim | `trim.rs` |
@@ -58,6 +59,7 @@ mod modify;
 mod options;
 mod page_out;
 mod pages;
+mod parking;
 mod read;
 mod reader;
 mod refresh;
@@ -130,7 +132,8 @@ struct Shared {
     lane: lane::Lane,
     /// The budget that the lanes of all logs of this node share.
     budget: Arc<Budget>,
-    parking: scan::Parking,
+    /// Records that wait for a search of the log.
+    parking: parking::Parking<append::Item>,
 }
 
 /// Gives back to the budget what the dropped handle still held.
@@ -193,7 +196,7 @@ impl VirtualLog {
             checks: Rounds::default(),
             lane,
             budget,
-            parking: scan::Parking::default(),
+            parking: parking::Parking::default(),
         })))
     }
 

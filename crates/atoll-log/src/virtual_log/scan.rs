@@ -1,17 +1,17 @@
 //! Searching the log for records that may already be in it (vlog-V2, X16): after a seal, and for a client's retry through another node.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::testing::hit;
 
 use super::append::Item;
+use super::parking::{Class, Parkable, leave_out};
 use super::{LogAppendError, LogError, LogReadError, Shared};
-use atoll_contract::entry::{ClientId, OpId};
-use atoll_contract::loglet::ReadFrom;
+use atoll_contract::entry::{ClientId, Entry, OpId};
+use atoll_contract::loglet::{ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
-use atoll_core::sync::lock;
 
 /// Bytes per read of a scan.
 const PAGE_BYTES: usize = 1024 * 1024;
@@ -21,190 +21,283 @@ const DAMAGED_ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longest such pause.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
+/// How often a search looks for records that nobody waits for any more.
+const TIDY_EVERY: Duration = Duration::from_millis(100);
 
-/// Clients whose retries are being searched for in the log. Their later submissions wait behind these, in order. Bounded by the lane's
-/// window.
-#[derive(Debug, Default)]
-pub(super) struct Parking(Mutex<Parked>);
-
-#[derive(Debug, Default)]
-struct Parked {
-    clients: BTreeMap<ClientId, VecDeque<Item>>,
-    running: bool,
+/// A search of the log for the names of records.
+struct Search {
+    /// Where each record was found.
+    found: BTreeMap<OpId, Option<LogPos>>,
+    unseen: usize,
+    at: LogPos,
+    end: LogPos,
+    /// Positions below this were trimmed.
+    trimmed: LogPos,
+    /// The last position without a good copy.
+    damaged: Option<(LogPos, String)>,
+    failures: u32,
+    pause: Duration,
 }
 
-/// Returns the position after an unreadable one, or the start of the log if there is none.
-fn after(damaged: &Option<(LogPos, String)>) -> LogPos {
-    damaged.as_ref().map_or(LogPos::ZERO, |(at, _)| at.plus(1))
+impl Search {
+    /// Returns the search for those records that may be below `end`; None if there are none.
+    fn below(end: LogPos, items: &[Item]) -> Option<Search> {
+        let sought = || items.iter().filter(|i| i.may_be_below(end));
+        let at = sought().filter_map(|i| i.since).min()?;
+        let found: BTreeMap<OpId, Option<LogPos>> = sought().map(|i| (i.op, None)).collect();
+        let (unseen, trimmed, damaged, failures) = (found.len(), LogPos::ZERO, None, 0);
+        Some(Search { found, unseen, at, end, trimmed, damaged, failures, pause: PAUSE })
+    }
+
+    fn saw(&mut self, entries: &[Entry]) {
+        for (i, entry) in entries.iter().enumerate() {
+            if let Some(slot) = self.found.get_mut(&entry.op)
+                && slot.is_none()
+            {
+                *slot = Some(self.at.plus(i as u64));
+                self.unseen -= 1;
+            }
+        }
+    }
+
+    /// Drops the names of records that have left the search.
+    fn keep(&mut self, items: &[Item]) {
+        let names: BTreeSet<OpId> = items.iter().map(|i| i.op).collect();
+        self.found.retain(|op, _| names.contains(op));
+        self.unseen = self.found.values().filter(|at| at.is_none()).count();
+    }
+
+    /// Returns the position after an unreadable one, or the start of the log if there is none.
+    fn after_damage(&self) -> LogPos {
+        self.damaged.as_ref().map_or(LogPos::ZERO, |(at, _)| at.plus(1))
+    }
+}
+
+impl Parkable for Item {
+    fn client(&self) -> ClientId {
+        self.op.client
+    }
+
+    fn sought_from(&self) -> Option<LogPos> {
+        self.seek.then(|| self.since.unwrap_or(LogPos::ZERO))
+    }
+
+    fn was_sent(&self) -> bool {
+        Item::was_sent(self)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        Item::is_abandoned(self)
+    }
 }
 
 impl Shared {
-    /// Parks the records that need a search of the log, or must wait behind one that does, and moves the others to `pass`. Returns true if
-    /// the caller must start a search.
-    pub(super) fn park(&self, items: Vec<Item>, pass: &mut Vec<Item>) -> bool {
-        let mut parked = lock(&self.parking.0);
-        if parked.clients.is_empty() && !items.iter().any(|i| i.seek) {
-            *pass = items;
-            return false;
+    /// Starts the searches for parked records of these classes.
+    pub(super) fn start_searches(self: &Arc<Self>, classes: Vec<Class>) {
+        for class in classes {
+            let me = self.clone();
+            self.env.spawn("vlog.seek", Box::pin(me.unpark(class)));
         }
-        for item in items {
-            if item.seek || parked.clients.contains_key(&item.op.client) {
-                parked.clients.entry(item.op.client).or_default().push_back(item);
-            } else {
-                pass.push(item);
-            }
-        }
-        let start = !parked.running && !parked.clients.is_empty();
-        parked.running |= start;
-        start
     }
 
-    /// Searches for parked retries until none is left. Retries that are not in the log go to the lane.
-    pub(super) async fn unpark(self: Arc<Self>) {
+    /// Searches for the parked records of a class until none is left. Those that are not in the log go to the lane.
+    async fn unpark(self: Arc<Self>, class: Class) {
         let mut pause = PAUSE;
-        loop {
-            let mut sought: Vec<Item> = Vec::new();
-            {
-                let mut parked = lock(&self.parking.0);
-                if parked.clients.is_empty() {
-                    parked.running = false;
-                    return;
-                }
-                for items in parked.clients.values_mut() {
-                    sought.extend(std::mem::take(items));
-                }
-            }
+        while let Some(mut sought) = self.parking.take(class) {
+            let mut clients: BTreeSet<ClientId> = sought.iter().map(Parkable::client).collect();
+            self.leave_out_gone(&mut sought);
             // The check begins after the retry arrived, so everything that was acknowledged to its client before is below the tail.
             let round = self.check();
-            let done = match self.checked(round).await {
-                Ok(checked) => {
-                    hit("vlog.append.sought");
-                    self.settle_found(&mut sought, checked.tail).await;
-                    for item in &mut sought {
-                        item.seek = false;
-                    }
-                    true
+            let tail = match self.checked(round).await {
+                Ok(checked) => checked.tail,
+                Err(LogError::Unavailable(_)) => {
+                    self.put_back(&clients, sought);
+                    self.env.sleep(self.env.jitter(pause)).await;
+                    pause = MAX_PAUSE.min(pause * 2);
+                    continue;
                 }
-                Err(LogError::Unavailable(_)) => false,
                 Err(e) => {
                     for item in sought.drain(..) {
                         self.drop_item(item, e.clone());
                     }
-                    true
+                    self.release(&clients, sought);
+                    continue;
                 }
             };
-            self.put_back(sought, done);
-            if done {
-                pause = PAUSE;
-            } else {
-                self.env.sleep(self.env.jitter(pause)).await;
-                pause = MAX_PAUSE.min(pause * 2);
+            pause = PAUSE;
+            self.put_back_farther(class, tail, &mut clients, &mut sought);
+            hit("vlog.append.sought");
+            self.settle_found(&mut sought, tail).await;
+            for item in &mut sought {
+                item.seek = false;
             }
+            self.release(&clients, sought);
         }
     }
 
-    /// Sends parked records on to the lane (`done`), or puts them back in front of records that arrived meanwhile.
-    fn put_back(self: &Arc<Self>, sought: Vec<Item>, done: bool) {
-        let mut ready = Vec::new();
-        {
-            let mut parked = lock(&self.parking.0);
-            if done {
-                ready = sought;
-                // Records that arrived meanwhile follow in order, up to the next retry that needs a search.
-                for items in parked.clients.values_mut() {
-                    let until = items.iter().position(|i| i.seek).unwrap_or(items.len());
-                    ready.extend(items.drain(..until));
-                }
-                // A client that waits for nothing any more has no place here: its next record, which another thread may submit as soon as
-                // the lock is released, goes to the lane itself.
-                parked.clients.retain(|_, items| !items.is_empty());
-            } else {
-                for item in sought.into_iter().rev() {
-                    parked.clients.entry(item.op.client).or_default().push_front(item);
-                }
-            }
-            // Push under the lock: no newer record of these clients may enter the lane before the parked ones.
-            self.lane.push(ready);
+    /// Puts back the clients whose search turns out to be longer than those of this class.
+    fn put_back_farther(
+        self: &Arc<Self>,
+        class: Class,
+        tail: LogPos,
+        clients: &mut BTreeSet<ClientId>,
+        sought: &mut Vec<Item>,
+    ) {
+        let is_farther = |i: &&Item| i.sought_from().is_some_and(|floor| Class::of(floor, tail) > class);
+        let farther: BTreeSet<ClientId> = sought.iter().filter(is_farther).map(Parkable::client).collect();
+        if farther.is_empty() {
+            return;
         }
+        hit("vlog.append.sought_farther");
+        clients.retain(|client| !farther.contains(client));
+        let (back, kept) = std::mem::take(sought).into_iter().partition(|i| farther.contains(&i.client()));
+        *sought = kept;
+        self.put_back(&farther, back);
+    }
+
+    fn put_back(self: &Arc<Self>, clients: &BTreeSet<ClientId>, items: Vec<Item>) {
+        let pass = |ready| self.lane.push(ready);
+        let classes = self.parking.put_back(clients, items, self.known().tail, pass);
         self.start_lane();
+        self.start_searches(classes);
+    }
+
+    /// Sends records on to the lane, and what waited behind them.
+    fn release(self: &Arc<Self>, clients: &BTreeSet<ClientId>, items: Vec<Item>) {
+        let pass = |ready| self.lane.push(ready);
+        let classes = self.parking.release(clients, items, self.known().tail, pass);
+        self.start_lane();
+        self.start_searches(classes);
+    }
+
+    /// Takes the clients out of the lane that need a long search below `end`, so that only they wait for it.
+    pub(super) fn divert_far(self: &Arc<Self>, redo: &mut VecDeque<Item>, end: LogPos) {
+        let is_far = |i: &Item| {
+            i.may_be_below(end) && i.since.is_some_and(|since| Class::of(since, end) > Class::BRIEF)
+        };
+        let mark = |i: &mut Item| i.seek |= i.may_be_below(end);
+        let rest = |clients: &BTreeSet<ClientId>| self.lane.take_of(clients);
+        let classes = self.parking.divert(redo, end, is_far, mark, rest);
+        if !classes.is_empty() {
+            hit("vlog.lane.diverted");
+        }
+        self.start_searches(classes);
+    }
+
+    /// Leaves out records that nobody waits for any more ([`leave_out`]). They hold room in the window.
+    fn leave_out_gone(&self, items: &mut Vec<Item>) {
+        if items.iter().any(Item::is_abandoned) {
+            let (gone, kept) = leave_out(std::mem::take(items));
+            *items = kept.into();
+            self.drop_gone(gone);
+        }
+    }
+
+    /// Does the same with the records that wait behind a search.
+    fn tidy_parking(self: &Arc<Self>) {
+        let pass = |ready| self.lane.push(ready);
+        let (gone, classes) = self.parking.tidy(self.known().tail, pass);
+        self.drop_gone(gone);
+        self.start_lane();
+        self.start_searches(classes);
+    }
+
+    fn drop_gone(&self, gone: Vec<Item>) {
+        for item in gone {
+            self.drop_item(item, LogError::Unavailable(Unavailability::Stopping));
+        }
     }
 
     /// Searches `[since, end)` for records and settles those found; the others are not below `end`. Everything below `end` must be
-    /// decided: `end` is a stop or a tail. The search has no time limit, and repeats reads until they succeed. A record that may have been
-    /// trimmed fails as trimmed, and one that may be at a position without a readable copy fails as damaged.
+    /// decided: `end` is a stop or a tail. The search repeats reads until they succeed, or until nobody waits for its records any more.
     pub(super) async fn settle_found(self: &Arc<Self>, items: &mut Vec<Item>, end: LogPos) {
-        let sought = |i: &Item| i.may_be_below(end);
-        let Some(start) = items.iter().filter(|i| sought(i)).filter_map(|i| i.since).min() else { return };
-        let mut left: BTreeMap<OpId, LogPos> =
-            items.iter().filter(|i| sought(i)).map(|i| (i.op, LogPos(u64::MAX))).collect();
-        let mut unseen = left.len();
-        let (mut at, mut trimmed, mut pause) = (start, LogPos::ZERO, PAUSE);
-        let (mut damaged, mut failures): (Option<(LogPos, String)>, u32) = (None, 0);
-        while at < end && unseen > 0 {
-            // After a failure, read one entry at a time, so that a damaged entry hides no other.
-            let to = if failures == 0 { end } else { at.plus(1) };
-            match self.read(at..to, PAGE_BYTES, ReadFrom::Anywhere).await {
-                Ok(read) => {
-                    (pause, failures) = (PAUSE, 0);
-                    for (i, entry) in read.entries.iter().enumerate() {
-                        if let Some(slot) = left.get_mut(&entry.op)
-                            && slot.0 == u64::MAX
-                        {
-                            *slot = at.plus(i as u64);
-                            unseen -= 1;
-                        }
-                    }
-                    at = read.next();
+        self.leave_out_gone(items);
+        let Some(mut search) = Search::below(end, items) else { return };
+        let mut tidy_at = self.env.now().after(TIDY_EVERY);
+        while search.at < end && search.unseen > 0 {
+            if let Err(deleted) = self.search_once(&mut search).await {
+                hit("vlog.scan.deleted");
+                for item in items.drain(..) {
+                    self.drop_item(item, deleted.clone());
                 }
-                Err(LogReadError::Trimmed(to)) => {
-                    hit("vlog.scan.trimmed");
-                    trimmed = trimmed.max(to);
-                    at = at.max(to);
-                }
-                // The outcome can never be determined.
-                Err(LogReadError::Log(LogError::Deleted)) => {
-                    hit("vlog.scan.deleted");
-                    for item in items.drain(..) {
-                        self.drop_item(item, LogError::Deleted);
-                    }
-                    return;
-                }
-                // No server that answers has a good copy. A server that is away may have one, but all records behind this search are
-                // waiting.
-                Err(LogReadError::Damaged(what)) if failures >= DAMAGED_ATTEMPTS => {
-                    hit("vlog.scan.damaged");
-                    damaged = Some((at, what));
-                    at = at.plus(1);
-                }
-                Err(e) => {
-                    hit("vlog.scan.again");
-                    failures = if matches!(e, LogReadError::Damaged(_)) { failures + 1 } else { 0 };
-                    self.env.sleep(self.env.jitter(pause)).await;
-                    pause = MAX_PAUSE.min(pause * 2);
-                }
+                return;
+            }
+            if self.env.now() >= tidy_at {
+                tidy_at = self.env.now().after(TIDY_EVERY);
+                self.leave_out_gone(items);
+                search.keep(items);
+                self.tidy_parking();
             }
         }
-        for mut item in std::mem::take(items) {
-            match left.get(&item.op) {
-                Some(found) if found.0 != u64::MAX => {
-                    hit("vlog.append.found");
-                    self.settle_item(item, *found);
-                }
-                Some(_) if item.is_doubtful() && item.since.is_some_and(|s| s < trimmed) => {
-                    self.fail_item(item, LogAppendError::Trimmed(trimmed));
-                }
-                // The record may be at an unreadable position. `damaged` holds the last such position. A record whose search began above
-                // it is at none of them.
-                Some(_) if item.is_doubtful() && item.may_be_below(after(&damaged)) => {
-                    if let Some((at, what)) = damaged.clone() {
-                        self.fail_item(item, LogAppendError::Damaged { at, what });
-                    }
-                }
-                _ => {
-                    item.not_below(end);
-                    items.push(item);
-                }
+        self.conclude(items, search);
+    }
+
+    /// Reads once, and pauses if the read failed. An error: the outcome can never be determined.
+    async fn search_once(self: &Arc<Self>, search: &mut Search) -> Result<(), LogError> {
+        // After a failure, read one entry at a time, so that a damaged entry hides no other.
+        let to = if search.failures == 0 { search.end } else { search.at.plus(1) };
+        match self.read(search.at..to, PAGE_BYTES, ReadFrom::Anywhere).await {
+            Ok(read) => {
+                (search.pause, search.failures) = (PAUSE, 0);
+                search.saw(&read.entries);
+                search.at = read.next();
             }
+            Err(LogReadError::Trimmed(to)) => {
+                hit("vlog.scan.trimmed");
+                search.trimmed = search.trimmed.max(to);
+                search.at = search.at.max(to);
+            }
+            Err(LogReadError::Log(LogError::Deleted)) => return Err(LogError::Deleted),
+            // No server that answers has a good copy. A server that is away may have one, but all records behind this search are waiting.
+            Err(LogReadError::Damaged(what)) if search.failures >= DAMAGED_ATTEMPTS => {
+                hit("vlog.scan.damaged");
+                search.damaged = Some((search.at, what));
+                search.at = search.at.plus(1);
+            }
+            Err(e) => {
+                hit("vlog.scan.again");
+                search.failures = if matches!(e, LogReadError::Damaged(_)) { search.failures + 1 } else { 0 };
+                self.env.sleep(self.env.jitter(search.pause)).await;
+                search.pause = MAX_PAUSE.min(search.pause * 2);
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles the records that were found. A record that may have been trimmed fails as trimmed, and one that may be at a position without
+    /// a readable copy fails as damaged. The others stay.
+    fn conclude(&self, items: &mut Vec<Item>, search: Search) {
+        let mut lost = Vec::new();
+        let place = |op: &OpId| search.found.get(op).copied();
+        // Settle first: the first failure answers a submission, and "not appended" must not hide a record that is in the log.
+        for item in std::mem::take(items) {
+            match place(&item.op) {
+                Some(Some(at)) => {
+                    hit("vlog.append.found");
+                    self.settle_item(item, at);
+                }
+                _ => lost.push(item),
+            }
+        }
+        for mut item in lost {
+            let sought = place(&item.op).is_some();
+            let is_trimmed = sought && item.since.is_some_and(|s| s < search.trimmed);
+            if is_trimmed && item.is_doubtful() {
+                self.fail_item(item, LogAppendError::Trimmed(search.trimmed));
+                continue;
+            }
+            // The record may be at an unreadable position. `damaged` holds the last such position. A record whose search began above it is
+            // at none of them.
+            if sought
+                && item.is_doubtful()
+                && item.may_be_below(search.after_damage())
+                && let Some((at, what)) = search.damaged.clone()
+            {
+                self.fail_item(item, LogAppendError::Damaged { at, what });
+                continue;
+            }
+            item.not_below(search.end);
+            items.push(item);
         }
     }
 }

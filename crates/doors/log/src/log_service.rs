@@ -44,6 +44,8 @@ impl LogApi {
         let mut last = self.unnamed.lock().unwrap_or_else(PoisonError::into_inner);
         records.client = self.shared.backend.client();
         records.first_seq = *last + 1;
+        // Nobody has sent records of these names. With an old tail they would be searched for, and all unnamed appends behind them.
+        records.known = None;
         let count = records.payloads.len() as u64;
         match log.submit(records) {
             Submitted::Busy(mut back, busy) => {

@@ -40,14 +40,9 @@ const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
 
 impl Shared {
     pub(super) fn enqueue(self: &Arc<Self>, items: Vec<Item>) {
-        let mut pass = Vec::new();
-        let look = self.park(items, &mut pass);
-        self.lane.push(pass);
+        let searches = self.parking.enter(items, || self.known().tail, |pass| self.lane.push(pass));
         self.start_lane();
-        if look {
-            let me = self.clone();
-            self.env.spawn("vlog.seek", Box::pin(me.unpark()));
-        }
+        self.start_searches(searches);
     }
 
     /// Starts the lane if it has work and is not running.
@@ -465,15 +460,16 @@ impl Run {
     /// below the target (vlog-V2).
     async fn look(&mut self) {
         let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
-        let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
-        items.extend(std::mem::take(&mut lock(&self.me.lane.waiting).queue));
+        self.redo.extend(std::mem::take(&mut lock(&self.me.lane.waiting).queue));
         // The second mutant creates copies that a replica may take for new commands.
         if mutant(mutants::VLOG_V2) || mutant(mutants::DB_APPLIES_COPIES) {
-            items.iter_mut().for_each(|i| i.not_below(end));
+            self.redo.iter_mut().for_each(|i| i.not_below(end));
         } else {
+            self.me.divert_far(&mut self.redo, end);
+            let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
             self.me.settle_found(&mut items, end).await;
+            self.redo = items.into();
         }
-        self.redo = items.into();
         // This search covered everything below the new segment for every record, so the result of an older search no longer matters.
         self.scanned = 0;
     }
@@ -486,6 +482,7 @@ impl Run {
         let round = self.me.check();
         match self.me.checked(round).await {
             Ok(checked) => {
+                self.me.divert_far(&mut self.redo, checked.tail);
                 let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
                 self.me.settle_found(&mut items, checked.tail).await;
                 self.redo = items.into();

@@ -1,9 +1,10 @@
 //! The window of a lane: how many bytes of records may be unsettled, and the callers that wait for room.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;
 use std::task::Waker;
 
+use atoll_contract::entry::ClientId;
 use atoll_core::sync::lock;
 use atoll_core::{Budget, Place, WaitList};
 
@@ -70,6 +71,14 @@ impl Lane {
 
     pub(in crate::virtual_log) fn push(&self, items: Vec<Item>) {
         lock(&self.waiting).queue.extend(items);
+    }
+
+    /// Takes the records of these clients out of the queue.
+    pub(in crate::virtual_log) fn take_of(&self, clients: &BTreeSet<ClientId>) -> Vec<Item> {
+        let mut w = lock(&self.waiting);
+        let (taken, left) = w.queue.drain(..).partition(|item| clients.contains(&item.op.client));
+        w.queue = left;
+        taken.into()
     }
 
     pub(super) fn release(&self, bytes: usize, shared: &Budget) {
