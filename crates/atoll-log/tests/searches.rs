@@ -9,7 +9,7 @@ use std::time::Duration;
 use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, Offset, OpId, ReadFrom};
 use atoll_core::NodeId;
 use atoll_log::virtual_log::VirtualLog;
-use atoll_log::LogRecord;
+use atoll_log::{LogAppendError, LogError, LogRecord};
 use bytes::Bytes;
 use common::Cluster;
 
@@ -68,6 +68,73 @@ fn names(c: &mut Cluster, node: u32, log: &Arc<VirtualLog>) -> Vec<(u64, u64)> {
         }
         ops
     })
+}
+
+/// Node 1 has a record that it cannot send. Its client sends the record through node 2. Then the log is trimmed above that copy.
+fn late_first_attempt(
+    c: &mut Cluster,
+    known: bool,
+) -> (Arc<VirtualLog>, Result<Vec<LogPos>, LogAppendError>) {
+    let (here, there) = (c.created("memory"), c.log(2, "log"));
+    append(c, 1, &here, vec![record(1, 1)]);
+    c.servers.faults(|f| {
+        f.cut_off.insert(NodeId(1));
+    });
+    let mine = vec![record(5, 1)];
+    let late = if known { here.submit_known(mine, LogPos(1)) } else { here.submit(mine) }.unwrap();
+    c.driver.run_for(Duration::from_millis(100));
+    if known {
+        assert_eq!(append(c, 2, &there, vec![retry(5, 1, 1)]), [LogPos(1)]);
+    } else {
+        append(c, 2, &there, vec![record(2, 1)]);
+    }
+    extend(c, 2, &there);
+    append(c, 2, &there, vec![record(1, 2)]);
+    let trim = there.trim(LogPos(2));
+    c.run(2, trim).unwrap().unwrap();
+    // The node first learns of the new chain, and can append only after that.
+    c.servers.faults(|f| {
+        f.append_busy = 1000;
+        f.cut_off.clear();
+    });
+    let refresh = here.refresh();
+    c.run(1, refresh).unwrap().unwrap();
+    c.servers.faults(|f| f.append_busy = 0);
+    let answer = soon(c, 1, late).unwrap();
+    (there, answer)
+}
+
+#[test]
+fn a_late_first_attempt_makes_no_second_copy_after_a_trim() {
+    let mut c = Cluster::new(41, 3);
+    let (log, answer) = late_first_attempt(&mut c, true);
+    assert_eq!(answer, Err(LogAppendError::NotAppended(LogError::Outdated(LogPos(2)))));
+    assert_eq!(names(&mut c, 2, &log), [(1, 2)], "the copy at position 1 was the only one");
+}
+
+#[test]
+fn a_record_that_only_this_node_can_send_is_appended_after_a_trim() {
+    let mut c = Cluster::new(41, 3);
+    let (log, answer) = late_first_attempt(&mut c, false);
+    assert_eq!(answer, Ok(vec![LogPos(3)]));
+    assert_eq!(names(&mut c, 2, &log), [(1, 2), (5, 1)]);
+}
+
+#[test]
+fn a_refused_record_of_a_caller_that_left_is_left_out() {
+    let mut c = Cluster::new(42, 3);
+    let log = c.created("memory");
+    append(&mut c, 1, &log, vec![record(1, 1)]);
+    c.servers.faults(|f| {
+        f.cut_off.insert(NodeId(1));
+    });
+    let gone = log.submit(vec![record(5, 1)]).unwrap();
+    let stays = log.submit(vec![record(6, 1)]).unwrap();
+    c.driver.run_for(Duration::from_millis(100));
+    drop(gone);
+    c.servers.faults(|f| f.cut_off.clear());
+    assert_eq!(soon(&mut c, 1, stays).unwrap(), Ok(vec![LogPos(1)]));
+    assert_eq!(names(&mut c, 1, &log), [(1, 1), (6, 1)]);
 }
 
 #[test]
@@ -166,4 +233,34 @@ fn the_lane_searches_no_long_way_for_one_client() {
     c.servers.faults(|f| f.unread_below.clear());
     assert_eq!(soon(&mut c, 1, idle).unwrap(), Ok(vec![LogPos(70_001)]));
     assert_eq!(soon(&mut c, 1, behind).unwrap(), Ok(vec![LogPos(70_002)]));
+}
+
+#[test]
+fn nothing_of_a_client_is_appended_after_one_of_its_records_was_refused() {
+    let mut c = Cluster::new(49, 3);
+    let (here, there) = (c.created("memory"), c.log(2, "log"));
+    append(&mut c, 1, &here, vec![record(1, 1)]);
+    c.servers.faults(|f| {
+        f.cut_off.insert(NodeId(1));
+    });
+    let first = here.submit_known(vec![record(5, 1)], LogPos(1)).unwrap();
+    c.driver.run_for(Duration::from_millis(100));
+    assert_eq!(append(&mut c, 2, &there, vec![retry(5, 1, 1)]), [LogPos(1)]);
+    extend(&mut c, 2, &there);
+    append(&mut c, 2, &there, vec![record(1, 2)]);
+    let trim = there.trim(LogPos(2));
+    c.run(2, trim).unwrap().unwrap();
+    // The tail that the client knows by now is above the trim point. Nobody has this record, but it comes after the first one.
+    let second = here.submit_known(vec![record(5, 2)], LogPos(3)).unwrap();
+    c.servers.faults(|f| {
+        f.append_busy = 1000;
+        f.cut_off.clear();
+    });
+    let refresh = here.refresh();
+    c.run(1, refresh).unwrap().unwrap();
+    c.servers.faults(|f| f.append_busy = 0);
+    let outdated = Err(LogAppendError::NotAppended(LogError::Outdated(LogPos(2))));
+    assert_eq!(soon(&mut c, 1, first).unwrap(), outdated);
+    assert_eq!(soon(&mut c, 1, second).unwrap(), outdated);
+    assert_eq!(names(&mut c, 2, &there), [(1, 2)]);
 }

@@ -400,6 +400,7 @@ fn log_refusal(error: &LogError) -> Refusal {
         LogError::BeyondTail(_) => (Reason::BeyondTail, "read up to the tail, or follow the log"),
         LogError::Ended(_) => (Reason::Refused, "it takes no more appends; use another log"),
         LogError::Deleted => (Reason::LogDeleted, "`atoll log create` makes an empty one of this name"),
+        LogError::Outdated(_) => (Reason::Unavailable, "send it again with a newer tail"),
     };
     Refusal::no(reason, error.to_string(), next)
 }

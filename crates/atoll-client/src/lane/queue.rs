@@ -318,6 +318,10 @@ impl Queue {
             for mut op in message.into_iter().rev() {
                 // Whether this attempt took effect may be known, but doubt about earlier attempts remains.
                 op.doubtful |= !certain;
+                if !op.doubtful {
+                    // The record counts as never sent. It gets a newer floor, above which the log is not trimmed yet.
+                    op.floor = None;
+                }
                 self.put_back(op);
             }
             return Settlement::GoElsewhere(failure);

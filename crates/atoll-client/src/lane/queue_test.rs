@@ -169,6 +169,22 @@ fn what_a_stopping_node_did_not_take_is_as_if_never_sent() {
 }
 
 #[test]
+fn what_a_node_certainly_did_not_append_gets_a_newer_floor() {
+    let mut b = Bench::with(1, 100);
+    b.message();
+    // The floor of 100 may be trimmed by now, and the log could not be searched from there.
+    assert!(matches!(b.fail(Happened::No, Reason::Unavailable), Settlement::GoElsewhere(_)));
+    b.queue.end_stream(false);
+    b.open(500);
+    let again = b.message().unwrap();
+    assert_eq!((again.first_seq, again.floor), (1, None));
+    b.fail(Happened::Unknown, Reason::Unavailable);
+    b.queue.end_stream(false);
+    b.open(900);
+    assert_eq!(b.message().unwrap().floor, Some(500));
+}
+
+#[test]
 fn an_old_stream_takes_nothing_more() {
     let mut b = Bench::with(1, 0);
     let old = b.generation;

@@ -91,6 +91,10 @@ pub(super) struct Item {
     pub(super) seek: bool,
     /// The record was sent before, through another node or in another life of its client.
     foreign: bool,
+    /// The record is an outside client's, which may send it through another node while it waits here.
+    pub(super) outside: bool,
+    /// A later record of the client was sent before this one: it follows, whether anybody waits for it or not (X15).
+    pub(super) bound: bool,
     /// Number of attempts by this node that may be in the log.
     tries: u32,
     index: usize,
@@ -144,19 +148,14 @@ impl Item {
         self.tries > 0 || self.foreign
     }
 
-    /// Returns true if its submitter is gone and it was never sent, so that it may be left out.
-    pub(super) fn may_go(&self) -> bool {
-        !self.was_sent() && self.is_abandoned()
-    }
-
     /// Returns true if an attempt by this node may be in the log.
     pub(super) fn was_sent(&self) -> bool {
         self.tries > 0
     }
 
-    /// Returns true if its submitter is gone.
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.submission.is_abandoned()
+    /// Returns true if its submitter is gone, it was never sent, and no later record of its client was, so that it may be left out.
+    pub(super) fn may_go(&self) -> bool {
+        !self.bound && !self.was_sent() && self.submission.is_abandoned()
     }
 }
 
@@ -191,7 +190,8 @@ impl Shared {
             let since = if foreign { r.floor } else { floor };
             // A record whose client knows only an old tail would have to be searched for in the lane, and every other record behind it.
             let seek = foreign || (named && active_start.is_some_and(|start| since < Some(start)));
-            Item { op, payload, since, seek, foreign, tries: 0, index, submission }
+            let outside = known.is_some() && named;
+            Item { op, payload, since, seek, foreign, outside, bound: false, tries: 0, index, submission }
         });
         self.enqueue(items.collect());
         Ok(wait)

@@ -31,6 +31,10 @@ pub enum LogError {
     /// The log was deleted, with everything in it.
     #[error("the log was deleted")]
     Deleted,
+    /// The log was trimmed below this position, above the tail that the sender of a record knew. A copy that the record may have got
+    /// through another node could no longer be found.
+    #[error("the log was trimmed below {0}, above the tail that the sender knew")]
+    Outdated(LogPos),
 }
 
 /// Why a read returned no entry.
@@ -191,7 +195,9 @@ impl From<LogError> for ReconfigError {
             LogError::Unavailable(why) => ReconfigError::Unavailable { step: Step::ReadChain, why },
             LogError::Chain(e) => ReconfigError::Chain(e),
             LogError::Open(e) => ReconfigError::Plan(e),
-            LogError::BeyondTail(at) | LogError::Ended(at) => ReconfigError::Ended(at),
+            LogError::BeyondTail(at) | LogError::Ended(at) | LogError::Outdated(at) => {
+                ReconfigError::Ended(at)
+            }
         }
     }
 }

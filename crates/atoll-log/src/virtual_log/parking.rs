@@ -45,8 +45,10 @@ pub(super) trait Parkable {
     fn sought_from(&self) -> Option<LogPos>;
     /// Returns true if an attempt by this node may be in the log.
     fn was_sent(&self) -> bool;
-    /// Returns true if nobody waits for the record any more.
-    fn is_abandoned(&self) -> bool;
+    /// Returns true if the record was never sent, nobody waits for it any more, and it is not bound.
+    fn may_go(&self) -> bool;
+    /// Notes that a later record of the client was sent, so that this one must not be left out.
+    fn bind(&mut self);
 }
 
 /// Splits records, which are in the order of each client, into those that can be left out and the others, which keep their order.
@@ -58,11 +60,13 @@ pub(super) fn leave_out<T: Parkable>(
 ) -> (Vec<T>, VecDeque<T>) {
     let (mut gone, mut kept) = (Vec::new(), VecDeque::new());
     let mut sent: BTreeSet<ClientId> = BTreeSet::new();
-    for record in records.into_iter().rev() {
+    for mut record in records.into_iter().rev() {
         if record.was_sent() {
             sent.insert(record.client());
+        } else if sent.contains(&record.client()) {
+            record.bind();
         }
-        if record.is_abandoned() && !sent.contains(&record.client()) {
+        if record.may_go() {
             gone.push(record);
         } else {
             kept.push_front(record);
@@ -267,12 +271,27 @@ impl<T: Parkable> Parking<T> {
         begin
     }
 
+    /// Takes all waiting records of these clients.
+    pub(super) fn take_of(&self, clients: &BTreeSet<ClientId>) -> Vec<T> {
+        let mut lines = lock(&self.0);
+        let mut taken = Vec::new();
+        for client in clients {
+            if let Some(line) = lines.of.get_mut(client) {
+                taken.extend(std::mem::take(&mut line.waiting));
+                if !line.away {
+                    lines.of.remove(client);
+                }
+            }
+        }
+        taken
+    }
+
     /// Removes the waiting records that can be left out ([`leave_out`]). Records that waited behind those go to the lane.
     pub(super) fn tidy(&self, tail: LogPos, pass: impl FnOnce(Vec<T>)) -> (Vec<T>, Vec<Class>) {
         let mut lines = lock(&self.0);
         let (mut gone, mut clients) = (Vec::new(), BTreeSet::new());
         for (client, line) in &mut lines.of {
-            if line.waiting.iter().any(T::is_abandoned) {
+            if line.waiting.iter().any(T::may_go) {
                 let (out, kept) = leave_out(std::mem::take(&mut line.waiting));
                 line.waiting = kept;
                 gone.extend(out);
@@ -283,5 +302,56 @@ impl<T: Parkable> Parking<T> {
         let begin = lines.advance_all(&clients, tail, &mut ready);
         pass(ready);
         (gone, begin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of a client, with whether it was sent and whether it is abandoned.
+    struct Record(u64, bool, bool, bool);
+
+    impl Parkable for Record {
+        fn client(&self) -> ClientId {
+            ClientId(self.0)
+        }
+
+        fn sought_from(&self) -> Option<LogPos> {
+            None
+        }
+
+        fn was_sent(&self) -> bool {
+            self.1
+        }
+
+        fn may_go(&self) -> bool {
+            self.2 && !self.1 && !self.3
+        }
+
+        fn bind(&mut self) {
+            self.3 = true;
+        }
+    }
+
+    #[test]
+    fn what_precedes_a_sent_record_of_its_client_stays() {
+        let records = [
+            Record(1, false, true, false),
+            Record(2, false, true, false),
+            Record(1, true, true, false),
+            Record(1, false, true, false),
+            Record(2, false, false, false),
+        ];
+        let (gone, kept) = leave_out(records);
+        let clients = |records: &mut dyn Iterator<Item = &Record>| records.map(|r| r.0).collect::<Vec<_>>();
+        assert_eq!(
+            clients(&mut gone.iter()),
+            [1, 2],
+            "from the back: the last of client 1, the first of client 2"
+        );
+        assert_eq!(clients(&mut kept.iter()), [1, 1, 2]);
+        let bound: Vec<bool> = kept.iter().map(|r| r.3).collect();
+        assert_eq!(bound, [true, false, false], "it stays even if its turn comes much later");
     }
 }

@@ -73,6 +73,22 @@ impl Search {
     }
 }
 
+/// Clients with a record that was refused as outdated, and where the log was trimmed.
+#[must_use = "later records of these clients must be refused too"]
+#[derive(Default)]
+pub(super) struct Outdated {
+    clients: BTreeSet<ClientId>,
+    trimmed: LogPos,
+}
+
+/// Where later records of a client may be than those that were searched for.
+pub(super) enum Behind {
+    /// In the client's line. What the lane has of this client is older.
+    InLine,
+    /// In the lane's queue, and in the client's line.
+    InLane,
+}
+
 impl Parkable for Item {
     fn client(&self) -> ClientId {
         self.op.client
@@ -86,8 +102,12 @@ impl Parkable for Item {
         Item::was_sent(self)
     }
 
-    fn is_abandoned(&self) -> bool {
-        Item::is_abandoned(self)
+    fn may_go(&self) -> bool {
+        Item::may_go(self)
+    }
+
+    fn bind(&mut self) {
+        self.bound = true;
     }
 }
 
@@ -111,7 +131,7 @@ impl Shared {
             let tail = match self.checked(round).await {
                 Ok(checked) => checked.tail,
                 Err(LogError::Unavailable(_)) => {
-                    self.put_back(&clients, sought);
+                    self.put_back(&clients, sought, LogPos::ZERO);
                     self.env.sleep(self.env.jitter(pause)).await;
                     pause = MAX_PAUSE.min(pause * 2);
                     continue;
@@ -127,7 +147,8 @@ impl Shared {
             pause = PAUSE;
             self.put_back_farther(class, tail, &mut clients, &mut sought);
             hit("vlog.append.sought");
-            self.settle_found(&mut sought, tail).await;
+            let outdated = self.settle_found(&mut sought, tail).await;
+            self.refuse_behind(outdated, Behind::InLine);
             for item in &mut sought {
                 item.seek = false;
             }
@@ -152,12 +173,13 @@ impl Shared {
         clients.retain(|client| !farther.contains(client));
         let (back, kept) = std::mem::take(sought).into_iter().partition(|i| farther.contains(&i.client()));
         *sought = kept;
-        self.put_back(&farther, back);
+        self.put_back(&farther, back, tail);
     }
 
-    fn put_back(self: &Arc<Self>, clients: &BTreeSet<ClientId>, items: Vec<Item>) {
+    /// Puts records back in front of their lines. `seen`: a tail that was seen.
+    fn put_back(self: &Arc<Self>, clients: &BTreeSet<ClientId>, items: Vec<Item>, seen: LogPos) {
         let pass = |ready| self.lane.push(ready);
-        let classes = self.parking.put_back(clients, items, self.known().tail, pass);
+        let classes = self.parking.put_back(clients, items, self.known().tail.max(seen), pass);
         self.start_lane();
         self.start_searches(classes);
     }
@@ -185,12 +207,10 @@ impl Shared {
     }
 
     /// Leaves out records that nobody waits for any more ([`leave_out`]). They hold room in the window.
-    fn leave_out_gone(&self, items: &mut Vec<Item>) {
-        if items.iter().any(Item::is_abandoned) {
-            let (gone, kept) = leave_out(std::mem::take(items));
-            *items = kept.into();
-            self.drop_gone(gone);
-        }
+    pub(super) fn leave_out_gone(&self, items: &mut Vec<Item>) {
+        let (gone, kept) = leave_out(std::mem::take(items));
+        *items = kept.into();
+        self.drop_gone(gone);
     }
 
     /// Does the same with the records that wait behind a search.
@@ -210,9 +230,10 @@ impl Shared {
 
     /// Searches `[since, end)` for records and settles those found; the others are not below `end`. Everything below `end` must be
     /// decided: `end` is a stop or a tail. The search repeats reads until they succeed, or until nobody waits for its records any more.
-    pub(super) async fn settle_found(self: &Arc<Self>, items: &mut Vec<Item>, end: LogPos) {
+    /// The caller passes the result to [`Shared::refuse_behind`] before it sends anything.
+    pub(super) async fn settle_found(self: &Arc<Self>, items: &mut Vec<Item>, end: LogPos) -> Outdated {
         self.leave_out_gone(items);
-        let Some(mut search) = Search::below(end, items) else { return };
+        let Some(mut search) = Search::below(end, items) else { return Outdated::default() };
         let mut tidy_at = self.env.now().after(TIDY_EVERY);
         while search.at < end && search.unseen > 0 {
             if let Err(deleted) = self.search_once(&mut search).await {
@@ -220,7 +241,7 @@ impl Shared {
                 for item in items.drain(..) {
                     self.drop_item(item, deleted.clone());
                 }
-                return;
+                return Outdated::default();
             }
             if self.env.now() >= tidy_at {
                 tidy_at = self.env.now().after(TIDY_EVERY);
@@ -229,7 +250,7 @@ impl Shared {
                 self.tidy_parking();
             }
         }
-        self.conclude(items, search);
+        self.conclude(items, search)
     }
 
     /// Reads once, and pauses if the read failed. An error: the outcome can never be determined.
@@ -265,8 +286,9 @@ impl Shared {
     }
 
     /// Settles the records that were found. A record that may have been trimmed fails as trimmed, and one that may be at a position without
-    /// a readable copy fails as damaged. The others stay.
-    fn conclude(&self, items: &mut Vec<Item>, search: Search) {
+    /// a readable copy fails as damaged. A record that this node never sent is refused as outdated if its client may have sent it through
+    /// another node and that copy may have been trimmed; a client that still waits sends it again with a newer tail. The others stay.
+    fn conclude(&self, items: &mut Vec<Item>, search: Search) -> Outdated {
         let mut lost = Vec::new();
         let place = |op: &OpId| search.found.get(op).copied();
         // Settle first: the first failure answers a submission, and "not appended" must not hide a record that is in the log.
@@ -279,11 +301,18 @@ impl Shared {
                 _ => lost.push(item),
             }
         }
+        let mut outdated = Outdated { clients: BTreeSet::new(), trimmed: search.trimmed };
         for mut item in lost {
             let sought = place(&item.op).is_some();
             let is_trimmed = sought && item.since.is_some_and(|s| s < search.trimmed);
             if is_trimmed && item.is_doubtful() {
                 self.fail_item(item, LogAppendError::Trimmed(search.trimmed));
+                continue;
+            }
+            if (is_trimmed && item.outside) || outdated.clients.contains(&item.op.client) {
+                hit("vlog.append.outdated");
+                outdated.clients.insert(item.op.client);
+                self.drop_item(item, LogError::Outdated(search.trimmed));
                 continue;
             }
             // The record may be at an unreadable position. `damaged` holds the last such position. A record whose search began above it is
@@ -298,6 +327,22 @@ impl Shared {
             }
             item.not_below(search.end);
             items.push(item);
+        }
+        outdated
+    }
+
+    /// Refuses what clients have submitted after a record that was refused as outdated. Otherwise a later record would get into the log
+    /// first: the client sends the refused one again (X15). What arrives from now on states the same old tail, and is refused as well.
+    pub(super) fn refuse_behind(&self, outdated: Outdated, behind: Behind) {
+        if outdated.clients.is_empty() {
+            return;
+        }
+        let mut items = self.parking.take_of(&outdated.clients);
+        if matches!(behind, Behind::InLane) {
+            items.extend(self.lane.take_of(&outdated.clients));
+        }
+        for item in items {
+            self.drop_item(item, LogError::Outdated(outdated.trimmed));
         }
     }
 }

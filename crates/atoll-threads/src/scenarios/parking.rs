@@ -27,9 +27,11 @@ impl Parkable for Record {
         false
     }
 
-    fn is_abandoned(&self) -> bool {
+    fn may_go(&self) -> bool {
         false
     }
+
+    fn bind(&mut self) {}
 }
 
 /// The parking, and what has arrived in the lane.

@@ -25,6 +25,7 @@ use self::batch::{BatchSize, Worst};
 pub(super) use self::window::Lane;
 use super::append::Item;
 use super::room::Purpose;
+use super::scan::Behind;
 use super::{LogAppendError, LogError, Shared, Trouble};
 use crate::chain::{Segment, VersionedChain};
 use crate::mutants;
@@ -117,6 +118,8 @@ struct Run {
     flights: VecDeque<Flight>,
     /// Unsettled records, in order; they precede everything in the queue.
     redo: VecDeque<Item>,
+    /// Whether `redo` may contain records whose callers left before it is sent.
+    may_leave_out: bool,
     /// Number of records at the front of `redo` that were searched for after a "forgotten" answer and not found.
     scanned: usize,
     pause: Duration,
@@ -137,6 +140,7 @@ impl Run {
             target: None,
             flights: VecDeque::new(),
             redo: VecDeque::new(),
+            may_leave_out: false,
             scanned: 0,
             pause: PAUSE,
             look: None,
@@ -280,6 +284,11 @@ impl Run {
             self.scanned,
             self.redo.len()
         );
+        if std::mem::take(&mut self.may_leave_out) && self.scanned == 0 {
+            let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
+            self.me.leave_out_gone(&mut items);
+            self.redo = items.into();
+        }
         if self.scanned > 0 {
             while self.scanned > 0
                 && let Some(item) = self.redo.pop_front_if(|i| size.takes(i, limit))
@@ -411,6 +420,7 @@ impl Run {
         self.scanned = 0;
         unsettled.extend(std::mem::take(&mut self.redo));
         self.redo = unsettled.into();
+        self.may_leave_out = true;
         if let Some(trouble) = worst.why.and_then(Trouble::of) {
             self.me.trouble(trouble);
         }
@@ -467,7 +477,8 @@ impl Run {
         } else {
             self.me.divert_far(&mut self.redo, end);
             let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
-            self.me.settle_found(&mut items, end).await;
+            let outdated = self.me.settle_found(&mut items, end).await;
+            self.me.refuse_behind(outdated, Behind::InLane);
             self.redo = items.into();
         }
         // This search covered everything below the new segment for every record, so the result of an older search no longer matters.
@@ -484,7 +495,8 @@ impl Run {
             Ok(checked) => {
                 self.me.divert_far(&mut self.redo, checked.tail);
                 let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
-                self.me.settle_found(&mut items, checked.tail).await;
+                let outdated = self.me.settle_found(&mut items, checked.tail).await;
+                self.me.refuse_behind(outdated, Behind::InLane);
                 self.redo = items.into();
                 self.scanned = self.redo.len();
             }
