@@ -3,6 +3,18 @@
 //!
 //! Limits: [`MAX_NAME_BYTES`] for a name, a capacity for the registers of a group, and two groups (one that hands over, and one that is
 //! being filled). What a hand-over sends is exempt from the capacity: a group that is too full can only be replaced by a hand-over.
+//!
+//! New registers have a lower limit, the mark: the rest of the capacity is for the growth of registers that exist already, because their
+//! users may depend on the next write. To an acceptor, a register is new if it never voted for it. It may be wrong about that, because it
+//! may have missed all writes of a register that the others hold. A majority may need its vote then, so it takes such a register up to the
+//! full capacity if the proposer shows that it has met the register elsewhere:
+//!
+//! - A prepare names its ballot. If acceptors refuse an incremental prepare because they are full, the proposer names a ballot only if
+//!   another acceptor has voted for the register.
+//! - A write repeats an older vote unchanged (rmw-W4). After it, the register is not new here any more. This also finishes what another
+//!   proposer has begun.
+//!
+//! A refusal is always safe: it is like a lost message.
 
 use std::collections::BTreeMap;
 
@@ -29,6 +41,15 @@ use super::registers::ROOT;
 
 /// Default capacity for the registers of a group at one acceptor, in bytes.
 pub const DEFAULT_CAPACITY_BYTES: usize = 64 * 1024 * 1024;
+/// One part of the capacity in this many is for registers that exist already. By default, that is 16 MiB.
+///
+/// What grows are the chains of logs. A repair makes a chain longer by about 200 bytes: a segment with its configuration, and the nonces
+/// of the install. So while no log is trimmed and no index page can be written, each of 10,000 logs, the most that clients may create by
+/// default, can still be repaired eight times. A smaller part would not outlast the deaths of a few nodes that sequence all logs. A larger
+/// part would leave too little for new registers: 48 MiB have room for the chains of 10,000 logs, which take about 3 kB each once they
+/// remember all the nonces that they can, and beside them for index pages with 400,000 segments. No part could cover the longest value of
+/// every register, 256 KiB: 16 MiB hold 64 of these.
+const RESERVED_PART: usize = 4;
 /// Bytes that a register takes in addition to its name and state, for its ballots.
 const SLOT_BYTES: usize = 128;
 
@@ -130,6 +151,14 @@ impl Acceptor {
         self
     }
 
+    /// Returns the size of a group from which on it takes no new registers.
+    fn mark_bytes(&self) -> usize {
+        match mutant(mutants::RMW_NO_RESERVE) {
+            true => self.capacity_bytes,
+            false => self.capacity_bytes - self.capacity_bytes / RESERVED_PART,
+        }
+    }
+
     /// Returns a handle to the newest serving group. It is updated when this acceptor learns of a newer group, and correct right after
     /// recovery.
     pub fn known_group(&self) -> KnownGroup {
@@ -199,7 +228,7 @@ impl Acceptor {
     }
 
     fn try_prep(&mut self, m: &Prep, out: &mut Effects) -> Result<(PrepReply, Lsn), Reject> {
-        let capacity_bytes = self.capacity_bytes;
+        let (capacity_bytes, mark_bytes) = (self.capacity_bytes, self.mark_bytes());
         let group = self.route(&m.to)?;
         if m.name.len() > MAX_NAME_BYTES {
             return Err(Reject::Invalid {});
@@ -244,8 +273,16 @@ impl Acceptor {
             }
         };
         // A mover prepares only registers that an acceptor of the group has voted for, and the root register of each group is written once.
-        let exempt = m.moving || m.name == ROOT || group.slots.contains_key(&m.name);
-        if !exempt && group.bytes + m.name.len() + SLOT_BYTES > capacity_bytes {
+        let exempt = m.moving || m.name == ROOT;
+        let names_ballot = matches!(m.mode, Mode::Explicit { .. });
+        let (new_bytes, limit) = match group.slots.get(&m.name) {
+            Some(slot) if slot.voted != Ballot::ZERO || names_ballot => (0, usize::MAX),
+            // Its vote would be refused, and the writer would not know the outcome.
+            Some(_) => (0, mark_bytes),
+            None if names_ballot => (m.name.len() + SLOT_BYTES, capacity_bytes),
+            None => (m.name.len() + SLOT_BYTES, mark_bytes),
+        };
+        if !exempt && group.bytes + new_bytes > limit {
             return Err(Reject::Full {});
         }
         let fact = Fact::Promised { epoch: m.to.epoch, name: m.name.clone(), ballot };
@@ -291,7 +328,7 @@ impl Acceptor {
     }
 
     fn try_write(&mut self, m: &Write, out: &mut Effects) -> Result<(WriteAnswer, Lsn), Reject> {
-        let capacity_bytes = self.capacity_bytes;
+        let (capacity_bytes, mark_bytes) = (self.capacity_bytes, self.mark_bytes());
         let group = self.route(&m.to)?;
         if m.name.len() > MAX_NAME_BYTES || m.ballot.n == 0 || m.ballot.n > MAX_ROUND {
             return Err(Reject::Invalid {});
@@ -329,7 +366,9 @@ impl Acceptor {
         // Final values are exempt, see the module documentation. A hand-over may therefore leave a group above its capacity, so a state
         // that is not longer than the last one is accepted, too.
         let bytes = group.bytes + new_bytes + m.state.len() - slot.state.len();
-        if !m.last && bytes > capacity_bytes.max(group.bytes) {
+        let is_new = slot.voted == Ballot::ZERO && !m.through;
+        let limit = if is_new { mark_bytes } else { capacity_bytes.max(group.bytes) };
+        if !m.last && bytes > limit {
             return Err(Reject::Full {});
         }
         // The message pins its whole read buffer, so copy the bytes that are kept (X13).

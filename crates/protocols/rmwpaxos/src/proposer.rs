@@ -239,9 +239,13 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
             });
             continue;
         }
+        if setback == Setback::Full {
+            // Waiting makes no room. Callers that have something else to do should learn of it at once, the others come again.
+            batch.drain(..).for_each(|q| q.fail(Unavailability::DiskFull));
+            continue;
+        }
         failures += 1;
         why = match &setback {
-            Setback::Full => Unavailability::DiskFull,
             Setback::StorageFailed => Unavailability::StorageFailed,
             _ => Unavailability::NoQuorum,
         };

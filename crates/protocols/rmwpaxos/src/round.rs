@@ -47,6 +47,13 @@ impl<T: MayReject> Answers<T> {
         })
     }
 
+    /// Returns whether a majority answered, but only together with acceptors that have no room.
+    pub(super) fn lack_room(&self, majority: usize) -> bool {
+        let full = self.rejections().filter(|(_, why)| matches!(why, Reject::Full {})).count();
+        let taken = self.taken().count();
+        taken < majority && taken + full >= majority
+    }
+
     /// Returns the number of members that may still answer.
     pub(super) fn outstanding(&self) -> usize {
         self.slots.iter().filter(|(_, s)| s.is_none()).count()
@@ -125,7 +132,7 @@ pub(super) enum Setback {
     VoteRefused,
     /// Too few acceptors answered in time.
     NoQuorum,
-    /// A majority has no room for more registers or longer values.
+    /// Without the acceptors that have no room for another register, or for a longer value, there is no majority.
     Full,
     /// The journals of a majority are closed.
     StorageFailed,

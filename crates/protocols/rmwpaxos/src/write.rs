@@ -117,7 +117,7 @@ impl Attempt<'_> {
         &self,
         mode: Mode,
         judge: impl FnMut(&Answers<PrepReply>) -> RoundStep,
-    ) -> Result<Answers<PrepReply>, Setback> {
+    ) -> (Answers<PrepReply>, Option<Setback>) {
         let Shared { env, options, .. } = self.shared;
         let request = self.proposer.next_prepare();
         let requests = to_all(self.group, |to| Prep {
@@ -129,10 +129,8 @@ impl Attempt<'_> {
             moving: self.moving,
         });
         let answers = ask(env, requests, self.until(), options.grace, judge).await;
-        match learn(self.shared, self.group, &answers) {
-            Some(setback) => Err(setback),
-            None => Ok(answers),
-        }
+        let setback = learn(self.shared, self.group, &answers);
+        (answers, setback)
     }
 
     /// Gets a majority to promise one ballot, and evaluates its votes (rmw-P1, rmw-P2, rmw-W3).
@@ -145,7 +143,7 @@ impl Attempt<'_> {
             let explicit = Ballot { n: floor + 1, pid: self.proposer.pid };
             let mode = if floor == 0 { Mode::Incremental {} } else { Mode::Explicit { ballot: explicit } };
             let incremental = floor == 0;
-            let answers = self
+            let (answers, setback) = self
                 .prep(mode, |answers| {
                     let (acks, agreed) = (promises(answers).count(), agreed(answers).1);
                     let nacked = answers.taken().count() > acks;
@@ -156,7 +154,20 @@ impl Attempt<'_> {
                         () => RoundStep::Wait,
                     }
                 })
-                .await?;
+                .await;
+            if setback == Some(Setback::Full) || (setback.is_none() && answers.lack_room(majority)) {
+                // The register is new only to the acceptors that are full if another one has voted for it. They take a named ballot.
+                if !incremental || !is_known(&answers) {
+                    return Err(Setback::Full);
+                }
+                hit("rmw.write.missed_by_full");
+                self.proposer.raise_floor(highest_seen(&answers).n);
+                last = Setback::Full;
+                continue;
+            }
+            if let Some(setback) = setback {
+                return Err(setback);
+            }
             let (ballot, count) = agreed(&answers);
             if count >= majority {
                 return self.judge_base(&answers, ballot, count);
@@ -287,14 +298,17 @@ impl Attempt<'_> {
                 .filter(|r| matches!(r.answer, PrepAnswer::Ack { voted, .. } if voted == chosen))
                 .count()
         };
-        let answers = self
+        let (answers, setback) = self
             .prep(Mode::ReadOnly {}, |answers| {
                 let same = same(answers);
                 let over = same >= majority || answers.hopeless(same, majority) || answers.elsewhere();
                 if over { RoundStep::Done } else { RoundStep::Wait }
             })
-            .await?;
-        Ok(same(&answers) >= majority)
+            .await;
+        match setback {
+            Some(setback) => Err(setback),
+            None => Ok(same(&answers) >= majority),
+        }
     }
 }
 
@@ -313,6 +327,11 @@ fn agreed(answers: &Answers<PrepReply>) -> (Ballot, usize) {
         *counts.entry(ballot).or_default() += 1;
     }
     counts.into_iter().max_by_key(|(ballot, n)| (*n, *ballot)).unwrap_or((Ballot::ZERO, 0))
+}
+
+/// Returns whether an acceptor has voted for the register.
+fn is_known(answers: &Answers<PrepReply>) -> bool {
+    answers.taken().any(|r| matches!(r.answer, PrepAnswer::Ack { voted, .. } if voted != Ballot::ZERO))
 }
 
 fn highest_seen(answers: &Answers<PrepReply>) -> Ballot {

@@ -165,9 +165,14 @@ fn a_mover_that_gave_up_continues_where_it_stopped() {
 
 /// Writes a register for the first time, with a state of about `bytes`. Returns whether there was room.
 fn fill(world: &mut World, history: &Shared, node: u32, name: &str, bytes: usize) -> bool {
+    put(world, history, node, name, (0, bytes))
+}
+
+/// Writes a register at a version, with a state of about `bytes`. Returns whether there was room.
+fn put(world: &mut World, history: &Shared, node: u32, name: &str, (expected, bytes): (u64, usize)) -> bool {
     let (r, h, nonce) = (world.registers(node), history.clone(), u128::from(world.rng.next()) << 32 | 1);
     let value = Bytes::from(vec![b'v'; bytes]);
-    match world.run_on(node, clients::write(r, h, name.to_owned(), 0, value, nonce)).unwrap() {
+    match world.run_on(node, clients::write(r, h, name.to_owned(), expected, value, nonce)).unwrap() {
         Ok(Written::Yes(_)) => true,
         Err(
             RegisterError::NotWritten(Unavailability::DiskFull)
@@ -201,9 +206,64 @@ fn a_full_group_hands_over() {
 }
 
 #[test]
+fn a_group_without_room_for_new_registers_writes_the_old_ones_and_hands_over() {
+    let mut world = World::new(10, 4, &[1, 2, 3]);
+    world.capacity_bytes = 8_000;
+    world.start_all();
+    let history = Shared::default();
+    let names: Vec<String> = (0..100).map(|n| format!("log/{n:02}")).collect();
+    let held = names.iter().position(|name| !fill(&mut world, &history, 1, name, 200)).unwrap();
+    for (node, name) in [(1, "more/1"), (2, "more/2"), (3, "more/3")] {
+        let began = world.now;
+        assert!(!fill(&mut world, &history, node, name, 200), "{name}");
+        assert!(world.now.since(began) < Duration::from_millis(20), "a refusal needs no second attempt");
+    }
+    // Each is written by a node that has its token, and by one that prepares it.
+    for (i, name) in names[..held].iter().enumerate() {
+        assert!(put(&mut world, &history, 1 + i as u32 % 2, name, (1, 210)), "{name}");
+    }
+    assert_eq!(hand_over(&mut world, 1, members(&[2, 3, 4])).unwrap().epoch, 2);
+    for name in &names[..held] {
+        assert!(put(&mut world, &history, 3, name, (2, 220)), "{name}");
+    }
+    assert!(!fill(&mut world, &history, 3, "more", 200));
+    sound(&mut world, &history);
+}
+
+#[test]
+fn a_member_above_the_mark_votes_for_registers_that_it_has_missed() {
+    let mut world = World::new(11, 3, &[1, 2, 3]);
+    world.start(NodeId(1));
+    world.start(NodeId(2));
+    world.capacity_bytes = 4_000;
+    world.start(NodeId(3));
+    let history = Shared::default();
+    for n in 0..10 {
+        assert!(fill(&mut world, &history, 1, &format!("log/{n}"), 200));
+    }
+    for (node, name) in [(1, "written/1"), (2, "written/2"), (2, "read")] {
+        assert!(fill(&mut world, &history, node, name, 10), "{name}");
+    }
+    assert!(!world.marks.contains_key("rmw.write.missed_by_full"));
+    // Now node 3 belongs to every majority. It is above the mark, and has none of the last three.
+    world.crash(NodeId(1));
+    assert_eq!(read(&mut world, &history, 3, "read"), Some(1));
+    write(&mut world, &history, 3, "written/1", 1);
+    write(&mut world, &history, 2, "written/2", 1);
+    write(&mut world, &history, 3, "read", 1);
+    assert!(world.marks.contains_key("rmw.write.missed_by_full"));
+    // A register that nobody has is refused, and not only when the time is up.
+    let began = world.now;
+    assert!(!fill(&mut world, &history, 2, "new", 10));
+    assert!(world.now.since(began) < Duration::from_secs(1));
+    assert_eq!(read(&mut world, &history, 3, "new"), Some(0));
+    sound(&mut world, &history);
+}
+
+#[test]
 fn a_lost_disk_is_replaced_although_two_groups_exceed_the_capacity_and_one_member_lags() {
     let mut world = World::new(9, 3, &[1, 2, 3]);
-    world.capacity_bytes = 8_000;
+    world.capacity_bytes = 10_000;
     world.options.hand_over_deadline = Duration::from_secs(2);
     world.start_all();
     let history = Shared::default();

@@ -14,7 +14,7 @@ use atoll_core::{
     Decode, Frame, Incarnation, Message, NodeId, Record, Refused, Role, StorageId, roles::NONE,
 };
 use atoll_rmwpaxos::message::*;
-use atoll_rmwpaxos::mutants::{RMW_T3, RMW_T9};
+use atoll_rmwpaxos::mutants::{RMW_NO_RESERVE, RMW_T3, RMW_T9};
 use atoll_rmwpaxos::roles::ACCEPTOR;
 use atoll_rmwpaxos::{Acceptor, Ballot, GroupConfig, Member, ProposerId};
 use bytes::Bytes;
@@ -34,7 +34,7 @@ fn traces_hold() {
 /// The traces are sensitive: every mutant of an acceptor alone changes one of them.
 #[test]
 fn known_bugs_show() {
-    for bug in [RMW_T3, RMW_T9] {
+    for bug in [RMW_T3, RMW_T9, RMW_NO_RESERVE] {
         set_mutant(bug);
         let seen = traces::differ(&folder(), player);
         set_mutant(Mutant::NONE);
@@ -110,7 +110,8 @@ fn request(name: &str, command: &mut Command) -> Option<Frame> {
         }
         "write" => {
             let (name, ballot) = (command.word().to_owned(), ballot(command.word()));
-            frame(Write { to, name, ballot, through: false, last: command.flag("last"), state })
+            let (through, last) = (command.flag("through"), command.flag("last"));
+            frame(Write { to, name, ballot, through, last, state })
         }
         "fence" => frame(Fence { to, next: group(command.number()) }),
         "list" => {
