@@ -489,6 +489,11 @@ fn reconfig_refusal(error: &ReconfigError) -> Refusal {
                 }
             }
         }
+        ReconfigError::NoRoom => Refusal::no(
+            Reason::DiskFull,
+            words,
+            "trim logs with many segments, or delete logs; see the metric atoll_registers_held_bytes",
+        ),
         ReconfigError::NoSuchSegment(_) => {
             Refusal::no(Reason::Invalid, words, "`atoll chain show` lists the segments")
         }

@@ -41,6 +41,8 @@ pub struct Faults {
     pub register_unknown: u64,
     /// Chance that a register does not answer and does nothing.
     pub register_down: u64,
+    /// Whether the registers have room only for those that exist: the first write of a register is refused.
+    pub registers_full: bool,
     /// Loglets whose entries cannot be read.
     pub damaged: BTreeSet<LogletId>,
     /// Loglets of which nobody answers reads below an offset.
@@ -65,6 +67,7 @@ impl Default for Faults {
             unavailable: 0,
             register_unknown: 0,
             register_down: 0,
+            registers_full: false,
             damaged: BTreeSet::new(),
             unread_below: BTreeMap::new(),
             cut_off: BTreeSet::new(),

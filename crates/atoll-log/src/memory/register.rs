@@ -73,7 +73,11 @@ impl Register for MemoryRegister {
             }
             let done = {
                 let mut s = lock(&self.at.servers.state);
+                let is_full = s.faults.registers_full;
                 let cell = s.cells.entry(self.name.clone()).or_default();
+                if is_full && cell.now.version == Version(0) {
+                    return Err(RegisterError::NotWritten(Unavailability::DiskFull));
+                }
                 // Old nonces are not remembered. A writer that asks later finds its nonce in the chains that followed.
                 let remembered = |v: &&Version| v.0 + 1 >= cell.now.version.0;
                 if let Some(version) = cell.written.get(&nonce.0).filter(remembered) {

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::install::Installed;
-use super::{LogError, ReconfigError, Shared};
+use super::{LogError, ReconfigError, Shared, Step};
 use crate::chain::{Chain, VersionedChain};
 use crate::origin::Origin;
-use atoll_contract::loglet::{LogletSpec, PlanError};
+use atoll_contract::loglet::{LogletSpec, PlanError, Unavailability};
 use atoll_contract::register::Version;
 
 impl Shared {
@@ -42,12 +42,21 @@ impl Shared {
             }
         };
         self.provision(&provider, id, &config);
-        match self.install(version, chain, self.reconfigure_until()).await? {
-            Installed::Mine(chain) => Ok(chain),
-            Installed::Lost(chain) => {
+        match self.install(version, chain, self.reconfigure_until()).await {
+            Ok(Installed::Mine(chain)) => Ok(chain),
+            Ok(Installed::Lost(chain)) => {
                 self.discard(provider, id, config);
                 if chain.chain.is_deleted() { Err(ReconfigError::Deleted) } else { Ok(chain) }
             }
+            // No attempt was in doubt, so no chain names the Loglet.
+            Err(ReconfigError::Unavailable { step: Step::CheckTail, why }) => {
+                self.discard(provider, id, config);
+                match why {
+                    Unavailability::DiskFull => Err(ReconfigError::NoRoom),
+                    why => Err(ReconfigError::Unavailable { step: Step::CheckTail, why }),
+                }
+            }
+            Err(e) => Err(e),
         }
     }
 }

@@ -152,6 +152,9 @@ pub enum ReconfigError {
         /// Why.
         why: Unavailability,
     },
+    /// Nothing was created: the registers take no more logs. What is left of them is for the logs that exist.
+    #[error("the registers have no room for another log; none was created")]
+    NoRoom,
     /// Nothing was changed: no segment of the chain has this Loglet.
     #[error("no segment of the chain has loglet {0}")]
     NoSuchSegment(LogletId),
@@ -221,6 +224,7 @@ impl From<ReconfigError> for TrimError {
             ReconfigError::Plan(e) => LogError::Open(e),
             ReconfigError::Ended(at) => LogError::Ended(at),
             ReconfigError::Unavailable { why, .. } => LogError::Unavailable(why),
+            ReconfigError::NoRoom => LogError::Unavailable(Unavailability::DiskFull),
             ReconfigError::NoSuchSegment(_)
             | ReconfigError::NotSealed(_)
             | ReconfigError::Copy(_)

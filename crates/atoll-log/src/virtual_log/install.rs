@@ -43,7 +43,8 @@ impl Shared {
     }
 
     /// Writes `chain` if the register is still at `expected`. Resolves an unknown outcome: a retry of the same write gets the first
-    /// answer, and a later chain remembers the nonces of its predecessors.
+    /// answer, and a later chain remembers the nonces of its predecessors. Fails at once if the registers have no room for a new log, which
+    /// nobody waits for yet.
     pub(super) async fn install(
         &self,
         expected: Version,
@@ -67,7 +68,8 @@ impl Shared {
                 }
                 Err(e) => return Err(LogError::from(e).into()),
             };
-            if self.env.now() >= until {
+            let is_refused = why == Unavailability::DiskFull && expected == Version(0);
+            if is_refused || self.env.now() >= until {
                 let step = if doubt { Step::Install } else { Step::CheckTail };
                 return Err(ReconfigError::Unavailable { step, why });
             }

@@ -15,6 +15,7 @@ use super::{LogError, ReconfigError, Shared, Step};
 use crate::chain::{ChainError, Segment, VersionedChain};
 use crate::mutants;
 use crate::page::{Holders, Page, PageId, PageRef};
+use atoll_contract::loglet::Unavailability;
 use atoll_contract::position::LogPos;
 use atoll_contract::register::{Register, RegisterError, Version, Written};
 use atoll_core::sync::lock;
@@ -218,7 +219,8 @@ impl Shared {
         Some(provider.duties(&segment.config).holders().collect())
     }
 
-    /// Writes a page that is made from version `made_at` of the chain. The page is durable on return.
+    /// Writes a page that is made from version `made_at` of the chain. The page is durable on return. Fails at once if the registers have
+    /// no room: appends may wait for the change that the page is for, and the change may fit into the chain without it.
     pub(super) async fn write_page(
         &self,
         page: &Page,
@@ -243,11 +245,11 @@ impl Shared {
                 Ok(Written::Yes(_)) => return Ok(of),
                 Ok(Written::Conflict(found)) if found.nonce == nonce => return Ok(of),
                 // Already emptied: a newer chain does not name it.
-                Ok(Written::Conflict(_)) => atoll_contract::loglet::Unavailability::Busy,
+                Ok(Written::Conflict(_)) => Unavailability::Busy,
                 Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why.into(),
                 Err(e) => return Err(LogError::from(e).into()),
             };
-            if self.env.now() >= until || why == atoll_contract::loglet::Unavailability::Busy {
+            if self.env.now() >= until || matches!(why, Unavailability::Busy | Unavailability::DiskFull) {
                 return Err(ReconfigError::Unavailable { step: Step::ReadChain, why });
             }
             self.env.sleep(self.env.jitter(pause)).await;
