@@ -40,15 +40,15 @@ use super::message::{
 use super::registers::ROOT;
 
 /// Default capacity for the registers of a group at one acceptor, in bytes.
-pub const DEFAULT_CAPACITY_BYTES: usize = 64 * 1024 * 1024;
-/// One part of the capacity in this many is for registers that exist already. By default, that is 16 MiB.
+pub const DEFAULT_CAPACITY_BYTES: usize = 88 * 1024 * 1024;
+/// One part of the capacity in this many is for registers that exist already. By default, that is 22 MiB.
 ///
 /// What grows are the chains of logs. A repair makes a chain longer by about 200 bytes: a segment with its configuration, and the nonces
 /// of the install. So while no log is trimmed and no index page can be written, each of 10,000 logs, the most that clients may create by
-/// default, can still be repaired eight times. A smaller part would not outlast the deaths of a few nodes that sequence all logs. A larger
-/// part would leave too little for new registers: 48 MiB have room for the chains of 10,000 logs, which take about 3 kB each once they
-/// remember all the nonces that they can, and beside them for index pages with 400,000 segments. No part could cover the longest value of
-/// every register, 256 KiB: 16 MiB hold 64 of these.
+/// default, can still be repaired eleven times. A smaller part would not outlast the deaths of a few nodes that sequence all logs. The
+/// capacity is such that new registers still get 66 MiB: room for the index pages of a log that was reconfigured a million times, at 51
+/// bytes for each segment, or for the chains of 10,000 logs, which take about 3 kB each once they remember all the nonces that they can,
+/// and pages with 700,000 segments. No part could cover the longest value of every register, 256 KiB: 22 MiB hold 88 of these.
 const RESERVED_PART: usize = 4;
 /// Bytes that a register takes in addition to its name and state, for its ballots.
 const SLOT_BYTES: usize = 128;
