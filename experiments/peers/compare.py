@@ -22,26 +22,32 @@ PEERS = {"nats": "log", "etcd": "w1", "bookkeeper": "log"}
 WANTED = {64: 4.0, 256: 3.0}
 
 
+def log_load(program, nodes, data, depth, seconds, warm):
+    """Appends at a depth to a cluster of Atoll that is up: the row of its bench, with what the servers took."""
+    connect = ",".join(n["grpc"] for n in nodes)
+    pids = [n["pid"] for n in nodes]
+    bench = [program, "bench", "log", "--connect", connect, "--payload", "1024", "--depth", str(depth), "--json"]
+    if warm:
+        subprocess.run([*bench, "--seconds", str(warm)], check=True, capture_output=True)
+    before, slept, flushed = peers.cpu_s(pids), peers.voluntary_switches(pids), peers.flushes()
+    out = subprocess.run([*bench, "--seconds", str(seconds), "--count-after"], capture_output=True, text=True)
+    if out.returncode:
+        sys.exit(f"bench failed: {out.stderr}")
+    used, slept = peers.cpu_s(pids) - before, peers.voluntary_switches(pids) - slept
+    row = json.loads(out.stdout.splitlines()[-1])
+    row.update(system="atoll", workload="log", disk=peers.file_system(data),
+               server_us_op=round(1e6 * used / max(1, row["ops"]), 2),
+               server_switches_op=round(slept / max(1, row["ops"]), 2))
+    if flushed is not None:
+        row["flushes_s"] = round((peers.flushes() - flushed) / row["seconds"])
+    return row
+
+
 def atoll(program, seconds, warm, folder):
     """One fresh cluster of three, measured at every depth."""
     with peers.cluster(program, folder) as (nodes, data):
-        connect = ",".join(n["grpc"] for n in nodes)
-        pids = [n["pid"] for n in nodes]
         for depth in DEPTHS:
-            bench = [program, "bench", "log", "--connect", connect, "--payload", "1024", "--depth", str(depth), "--json"]
-            subprocess.run([*bench, "--seconds", str(warm)], check=True, capture_output=True)
-            before, slept, flushed = peers.cpu_s(pids), peers.voluntary_switches(pids), peers.flushes()
-            out = subprocess.run([*bench, "--seconds", str(seconds), "--count-after"], capture_output=True, text=True)
-            if out.returncode:
-                sys.exit(f"bench failed: {out.stderr}")
-            used, slept = peers.cpu_s(pids) - before, peers.voluntary_switches(pids) - slept
-            row = json.loads(out.stdout.splitlines()[-1])
-            row.update(system="atoll", workload="log", disk=peers.file_system(data),
-                       server_us_op=round(1e6 * used / max(1, row["ops"]), 2),
-                       server_switches_op=round(slept / max(1, row["ops"]), 2))
-            if flushed is not None:
-                row["flushes_s"] = round((peers.flushes() - flushed) / row["seconds"])
-            yield row
+            yield log_load(program, nodes, data, depth, seconds, warm)
 
 
 def peer(rig, name, seconds):

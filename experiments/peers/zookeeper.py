@@ -46,23 +46,30 @@ def named(row):
     return {**row, "name": name, "silence_ms": failover.get("silence_ms"), "recovered_ms": failover.get("recovered_ms")}
 
 
+def flags_of(name):
+    """The generator's flags for a workload of `WANTED`."""
+    workload, kind = name.split("-")
+    return ("-w", "w1", "-depth", kind) if workload == "w1" else ("-w", workload, "-depth", "64", "-read", kind)
+
+
+def loaded(args, nodes, *flags):
+    """The rows of one run of the generator against a cluster of Atoll that is up."""
+    rows = peers.load(args.rig, "zookeeper", "atoll", addresses(nodes), "-pids", pids(nodes), *flags)
+    return [{**named(row), "state": args.state} for row in rows]
+
+
 def atoll(args, wanted):
     """One fresh cluster for each kind of workload."""
     seconds, warm = f"{args.seconds}s", f"{args.warm}s"
-
-    def loaded(nodes, *flags):
-        rows = peers.load(args.rig, "zookeeper", "atoll", addresses(nodes), "-pids", pids(nodes), *flags)
-        return [{**named(row), "state": args.state} for row in rows]
-
     depths = [d for d in (64, 1, 256) if f"w1-{d}" in wanted]
     reads = [r for r in ("sync", "plain") if f"w2-{r}" in wanted]
-    for runs in ([("-w", "w1", "-depth", str(d)) for d in depths], [("-w", "w2", "-depth", "64", "-read", r) for r in reads]):
+    for runs in ([f"w1-{d}" for d in depths], [f"w2-{r}" for r in reads]):
         if not runs:
             continue
         with peers.cluster(args.bin, args.folder, "--state", args.state) as (nodes, _):
-            for number, flags in enumerate(runs):
+            for number, name in enumerate(runs):
                 preload = "no" if number else "auto"
-                yield from loaded(nodes, *flags, "-secs", seconds, "-warm", warm, "-preload", preload)
+                yield from loaded(args, nodes, *flags_of(name), "-secs", seconds, "-warm", warm, "-preload", preload)
 
 
 def atoll_killed(args):
