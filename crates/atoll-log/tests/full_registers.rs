@@ -1,4 +1,4 @@
-//! Registers that have room only for those that exist. The logs of a cluster then go on, with longer chains, and none is created.
+//! Registers that have room only for those that exist: the logs of a cluster continue, with longer chains, and no log is created.
 #![allow(clippy::unwrap_used)]
 
 mod common;
