@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, Offset, OpId, ReadFrom};
+use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, Offset, OpId};
 use atoll_core::NodeId;
 use atoll_log::virtual_log::VirtualLog;
 use atoll_log::{LogAppendError, LogError, LogRecord};
@@ -55,21 +55,6 @@ fn soon<T: Send + 'static>(c: &mut Cluster, node: u32, wait: impl Future<Output 
     c.run(node, async move { env.within(SOON, wait).await }).expect("it waits for nobody's search")
 }
 
-fn names(c: &mut Cluster, node: u32, log: &Arc<VirtualLog>) -> Vec<(u64, u64)> {
-    let log = log.clone();
-    c.run(node, async move {
-        let tail = log.check_tail().await.unwrap().unwrap();
-        let mut at = log.chain().unwrap().chain.trim();
-        let mut ops = Vec::new();
-        while at < tail {
-            let read = log.read(at..tail, 1000, ReadFrom::Anywhere).await.unwrap().unwrap();
-            ops.extend(read.entries.iter().map(|e| (e.op.client.0, e.op.seq)));
-            at = read.next();
-        }
-        ops
-    })
-}
-
 /// Node 1 has a record that it cannot send. Its client sends the record through node 2. Then the log is trimmed above that copy.
 fn late_first_attempt(
     c: &mut Cluster,
@@ -109,7 +94,7 @@ fn a_late_first_attempt_makes_no_second_copy_after_a_trim() {
     let mut c = Cluster::new(41, 3);
     let (log, answer) = late_first_attempt(&mut c, true);
     assert_eq!(answer, Err(LogAppendError::NotAppended(LogError::Outdated(LogPos(2)))));
-    assert_eq!(names(&mut c, 2, &log), [(1, 2)], "the copy at position 1 was the only one");
+    assert_eq!(c.names(2, &log), [(1, 2)], "the copy at position 1 was the only one");
 }
 
 #[test]
@@ -117,7 +102,7 @@ fn a_record_that_only_this_node_can_send_is_appended_after_a_trim() {
     let mut c = Cluster::new(41, 3);
     let (log, answer) = late_first_attempt(&mut c, false);
     assert_eq!(answer, Ok(vec![LogPos(3)]));
-    assert_eq!(names(&mut c, 2, &log), [(1, 2), (5, 1)]);
+    assert_eq!(c.names(2, &log), [(1, 2), (5, 1)]);
 }
 
 #[test]
@@ -134,7 +119,7 @@ fn a_refused_record_of_a_caller_that_left_is_left_out() {
     drop(gone);
     c.servers.faults(|f| f.cut_off.clear());
     assert_eq!(soon(&mut c, 1, stays).unwrap(), Ok(vec![LogPos(1)]));
-    assert_eq!(names(&mut c, 1, &log), [(1, 1), (6, 1)]);
+    assert_eq!(c.names(1, &log), [(1, 1), (6, 1)]);
 }
 
 #[test]
@@ -189,7 +174,7 @@ fn a_retry_from_the_start_of_a_log_holds_up_no_other_retry() {
     c.driver.run_for(SOON);
     assert!(there.is_idle(), "something still runs");
     c.servers.faults(|f| f.unread_below.clear());
-    assert!(!names(&mut c, 2, &there).contains(&(9, 1)));
+    assert!(!c.names(2, &there).contains(&(9, 1)));
 }
 
 #[test]
@@ -262,5 +247,5 @@ fn nothing_of_a_client_is_appended_after_one_of_its_records_was_refused() {
     let outdated = Err(LogAppendError::NotAppended(LogError::Outdated(LogPos(2))));
     assert_eq!(soon(&mut c, 1, first).unwrap(), outdated);
     assert_eq!(soon(&mut c, 1, second).unwrap(), outdated);
-    assert_eq!(names(&mut c, 2, &there), [(1, 2)]);
+    assert_eq!(c.names(2, &there), [(1, 2)]);
 }

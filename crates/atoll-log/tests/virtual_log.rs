@@ -24,22 +24,6 @@ fn append(c: &mut Cluster, node: u32, log: &Arc<VirtualLog>, client: u64, seq: u
     c.run(node, ticket).unwrap().unwrap()[0]
 }
 
-/// Reads all records from the trim position on, and returns their names.
-fn read_all(c: &mut Cluster, node: u32, log: &Arc<VirtualLog>) -> Vec<(u64, u64)> {
-    let log = log.clone();
-    c.run(node, async move {
-        let tail = log.check_tail().await.unwrap().unwrap();
-        let mut at = log.chain().unwrap().chain.trim();
-        let mut ops = Vec::new();
-        while at < tail {
-            let read = log.read(at..tail, 1000, ReadFrom::Anywhere).await.unwrap().unwrap();
-            ops.extend(read.entries.iter().map(|e| (e.op.client.0, e.op.seq)));
-            at = read.next();
-        }
-        ops
-    })
-}
-
 #[test]
 fn of_two_creators_one_wins() {
     let mut c = Cluster::new(1, 3);
@@ -137,7 +121,7 @@ fn whoever_meets_a_sealed_segment_rolls_it_forward() {
     let stale = c.log(3, "log");
     assert_eq!(append(&mut c, 3, &stale, 2, 1), LogPos(1));
     assert_eq!(append(&mut c, 1, &log, 1, 2), LogPos(2));
-    assert_eq!(read_all(&mut c, 2, &stale), [(1, 1), (2, 1), (1, 2)]);
+    assert_eq!(c.names(2, &stale), [(1, 1), (2, 1), (1, 2)]);
     assert_eq!(stale.chain().unwrap().version, Version(2), "one roll forward is enough");
 }
 
@@ -402,7 +386,7 @@ fn trims_are_bounded_by_the_tail_and_shared() {
     }
     assert_eq!(log.chain().unwrap().chain.trim(), LogPos(9));
     assert!(log.chain().unwrap().version.0 <= before + 2, "calls that come fast share a write");
-    assert_eq!(read_all(&mut c, 1, &log), [(1, 10)]);
+    assert_eq!(c.names(1, &log), [(1, 10)]);
     let lower = log.trim(LogPos(3));
     assert_eq!(c.run(1, lower).unwrap(), Ok(LogPos(9)), "a trim is for ever");
 }
@@ -440,7 +424,7 @@ fn an_ended_log_stays_ended() {
     assert_eq!(c.run(2, wait).unwrap(), Err(ended));
     let extend = log.extend(LogletSpec::default());
     assert_eq!(c.run(1, extend).unwrap(), Err(ReconfigError::Ended(LogPos(1))));
-    assert_eq!(read_all(&mut c, 2, &other), [(1, 1)]);
+    assert_eq!(c.names(2, &other), [(1, 1)]);
 }
 
 #[test]
@@ -471,6 +455,6 @@ fn dropped_submissions_that_were_not_sent_are_left_out() {
     let extend = log.extend(LogletSpec { avoid: vec![NodeId(1)], ..LogletSpec::default() });
     c.run(1, extend).unwrap().unwrap();
     assert_eq!(c.run(1, last).unwrap(), Ok(vec![LogPos(8)]));
-    let names: Vec<u64> = read_all(&mut c, 1, &log).into_iter().map(|(_, seq)| seq).collect();
+    let names: Vec<u64> = c.names(1, &log).into_iter().map(|(_, seq)| seq).collect();
     assert_eq!(names, [1, 2, 3, 4, 5, 6, 7, 8, 10]);
 }

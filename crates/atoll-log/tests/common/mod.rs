@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_contract::conformance::{Driver, LogletHarness, RegisterHarness};
-use atoll_contract::{Loglet, LogletId, LogletProvider, LogletSpec, Registers, Registry};
+use atoll_contract::{Loglet, LogletId, LogletProvider, LogletSpec, ReadFrom, Registers, Registry};
 use atoll_core::Budget;
 use atoll_core::{Env, Level, NodeId};
 use atoll_log::memory::MemoryServers;
@@ -76,6 +76,22 @@ impl Cluster {
         let made = log.create(spec(kind));
         self.run(1, made).unwrap().unwrap();
         log
+    }
+
+    /// Reads all records from the trim point on. Returns their clients and sequence numbers.
+    pub fn names(&mut self, node: u32, log: &Arc<VirtualLog>) -> Vec<(u64, u64)> {
+        let log = log.clone();
+        self.run(node, async move {
+            let tail = log.check_tail().await.unwrap().unwrap();
+            let mut at = log.chain().unwrap().chain.trim();
+            let mut ops = Vec::new();
+            while at < tail {
+                let read = log.read(at..tail, 1000, ReadFrom::Anywhere).await.unwrap().unwrap();
+                ops.extend(read.entries.iter().map(|e| (e.op.client.0, e.op.seq)));
+                at = read.next();
+            }
+            ops
+        })
     }
 }
 
