@@ -208,7 +208,7 @@ fn only_an_idle_stream_ends_for_being_idle_and_what_is_known_of_the_tail_stays()
     let wakes_driver = b.queue.push(Bytes::new(), 1, b.now + Duration::from_secs(9), to);
     assert!(wakes_driver, "a later record must not wait for the stream that has ended");
     assert_eq!(b.queue.next_message(old, b.now, Waker::noop()), Err(StreamOver));
-    // The driver ends the stream once more, as it does for every end.
+    // The driver ends the stream a second time, as it does whenever a stream ends.
     b.queue.end_stream(false);
     assert_eq!(b.queue.known_tail(), Some(101));
     b.open(40);

@@ -55,7 +55,7 @@ pub(super) fn find_evidence(
     Ok(evidence)
 }
 
-/// Returns the headers of a segment in the order of their offsets: those of the chain of intact batches, and behind it one for every block
+/// Returns the headers of a segment in the order of their offsets: those of the chain of intact batches, then one for every later block
 /// that begins with a valid header.
 fn headers(loaded: &Loaded) -> Vec<BatchHeader> {
     let block_bytes = loaded.header.block_bytes;
