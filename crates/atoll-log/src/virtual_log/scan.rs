@@ -332,8 +332,8 @@ impl Shared {
     }
 
     /// Refuses what clients have submitted after a record that was refused as outdated. Otherwise a later record would get into the log
-    /// first: the client sends the refused one again (X15). What arrives from now on states the same old tail, and is refused as well, unless
-    /// an acknowledgement has raised that tail above the trim point.
+    /// first: the client sends the refused one again (X15). What arrives from now on states the same old tail, and is refused as well,
+    /// unless an acknowledgement has raised that tail above the trim point.
     pub(super) fn refuse_behind(&self, outdated: Outdated, behind: Behind) {
         if outdated.clients.is_empty() {
             return;
