@@ -43,7 +43,7 @@ impl Default for HostOptions {
             prepare_pause: Duration::from_millis(1),
             remove_pause: Duration::from_millis(100),
             checkpoint_spread: Duration::from_secs(1),
-            quick_disk: Duration::from_micros(200),
+            quick_disk: Duration::from_millis(1),
             stop_patience: Duration::from_secs(5),
         }
     }
