@@ -281,7 +281,12 @@ class Attack:
         reads = jute.multi([(jute.GET, jute.watched("/h/s"))] * self.count(20_000))
         writes = jute.multi([(jute.CREATE, jute.create("/h/s/x-", flags=2))] * self.count(5_000))
         checks = jute.multi([(jute.CHECK, jute.versioned("/h/s"))] * self.count(32_000))
-        sets = jute.multi([(jute.SET, jute.written("/h/s", b"1"))] * self.count(20_000))
+        # Their ACLs differ, so two writes in a row are hardly ever judged by the same one.
+        listed = [f"/h/s/l-{n}" for n in range(self.random.choice((1, 2, 100)))]
+        for n, path in enumerate(listed):
+            wire.call(jute.CREATE, jute.create(path))
+            wire.call(jute.SET_ACL, jute.listed(path, [(n + 2_000 << 5 | 31, "digest", name), *entries[1:]]))
+        sets = jute.multi([(jute.SET, jute.written(path, b"1")) for path in listed] * max(1, self.count(20_000) // len(listed)))
         watchers = [self.wire() for _ in range(20)]
         for watcher in watchers:
             watcher.call(jute.ADD_WATCH, jute.string("/h/s") + struct.pack(">i", 1))

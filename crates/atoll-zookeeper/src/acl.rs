@@ -4,12 +4,15 @@
 //! The node that a client is connected to determines the client's ids. They are part of each write, which is checked against them
 //! when it is applied. At that point `auth` is replaced by these ids.
 
+mod known;
+
+pub use known::{Client, Judged, Readers, ReadersOf};
+
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::jute::codes::{ErrorCode, perms};
@@ -248,40 +251,6 @@ pub fn permitted(bytes: &[u8], client: &[Id<'_>]) -> i32 {
     given
 }
 
-/// What one client is permitted by the ACL that was judged last. Transactions, and the events of a node, judge the same one again and
-/// again, and a long one takes as much time as many writes.
-#[derive(Debug, Default)]
-pub struct Judged {
-    last: Option<(Bytes, i32)>,
-    /// The number of ACLs that were really judged, which tests bound.
-    judged: usize,
-}
-
-impl Judged {
-    /// Returns whether a stored ACL gives at least one of the permissions `wanted`, which are some of [`perms::ALL`]. `permits` judges
-    /// an ACL, for the same client each time.
-    pub fn allows(&mut self, list: &Bytes, wanted: i32, permits: impl FnOnce(&[u8]) -> i32) -> bool {
-        if list.is_empty() {
-            return true;
-        }
-        let given = match &self.last {
-            Some((last, given)) if last == list => *given,
-            _ => {
-                let given = permits(list);
-                self.last = Some((list.clone(), given));
-                self.judged += 1;
-                given
-            }
-        };
-        given & wanted != 0
-    }
-
-    /// Returns the number of ACLs that were not the one judged before them.
-    pub fn count(&self) -> usize {
-        self.judged
-    }
-}
-
 /// Encodes an ACL for the store. The open ACL takes no bytes.
 pub fn stored(list: &[Acl<'_>]) -> Vec<u8> {
     if list == [OPEN] { Vec::new() } else { Jute::to_vec(&list.to_vec()) }
@@ -448,26 +417,6 @@ mod tests {
             assert!(leave_out_super(&mut list, me));
             assert_eq!(made_whole(&list, me), Err(ErrorCode::InvalidAcl));
         }
-    }
-
-    #[test]
-    fn the_same_list_is_judged_once() {
-        let names = names(63);
-        let client = ids(&names);
-        let list: Vec<Acl<'_>> = (1..860).map(|n| entry(n << 5, "digest", ":")).chain([OPEN]).collect();
-        let (long, other) = (Bytes::from(stored(&list)), Bytes::from(stored(&[READ_ONLY])));
-        let mut judged = Judged::default();
-        for n in 0..1_000 {
-            let wanted = 1 << (n % 5);
-            // The bytes are equal, but not the same ones.
-            let list = Bytes::copy_from_slice(&long);
-            assert!(judged.allows(&list, wanted, |list| permitted(list, &client)));
-        }
-        assert_eq!(judged.count(), 1);
-        assert!(!judged.allows(&other, perms::WRITE, |list| permitted(list, &client)));
-        assert!(judged.allows(&other, perms::READ, |list| permitted(list, &client)));
-        assert!(judged.allows(&Bytes::new(), perms::WRITE, |_| 0), "the open ACL");
-        assert_eq!(judged.count(), 2);
     }
 
     /// The definitions that replicas with earlier programs use.

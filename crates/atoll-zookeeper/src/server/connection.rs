@@ -176,7 +176,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     pub(crate) fn ids_changed(&mut self) {
-        self.outbox.set_ids(self.ids.clone());
+        self.outbox.set_ids(&self.ids);
     }
 
     /// Returns the client's ids.

@@ -154,28 +154,45 @@ fn with_ttl<'r>(r: &'r CreateTtlRequest<'r>, who: Writer<'r>) -> Result<Create<'
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::event::Change;
     use crate::jute::records::Acl;
     use crate::jute::request::{SetDataRequest, VersionRequest};
     use crate::testing::Map;
 
     #[test]
-    fn a_transaction_judges_the_list_of_a_node_once() {
+    fn a_transaction_judges_each_list_once_and_its_events_share_it() {
         let mut map = Map::default();
         let mut state = TreeState::open(&mut map, 0);
         let entry = |perms, scheme, id| Acl { perms, id: Id { scheme, id } };
-        // None of these entries is for the client, except for the last one.
-        let acl: Vec<Acl<'_>> = (0..850).map(|n| entry(n << 5 | 31, "digest", ":")).collect();
-        let acl = [acl, vec![entry(31, "world", "anyone")]].concat();
         let names: Vec<String> = (0..63).map(|n| format!("a{n}:x")).collect();
         let client: Vec<Id<'_>> = names.iter().map(|id| Id { scheme: "digest", id }).collect();
         let who = Writer { session: 1, client: &client };
-        let create = CreateRequest { path: "/a", data: None, acl, flags: 0 };
-        state.write(&Request::Create(create), who).unwrap();
-        let check = MultiOp::Check(VersionRequest { path: "/a", version: -1 });
-        let set = MultiOp::SetData(SetDataRequest { path: "/a", data: Some(b"1"), version: -1 });
-        let ops = (0..1_000).flat_map(|_| [check.clone(), set.clone()]).collect();
+        let paths: Vec<String> = (0..10).map(|n| format!("/a{n}")).collect();
+        for (n, path) in (0..).zip(&paths) {
+            // None of these entries is for the client, except for the last one.
+            let acl: Vec<Acl<'_>> =
+                (0..850).map(|m| entry((n * 1_000 + m) << 5 | 31, "digest", ":")).collect();
+            let acl = [acl, vec![entry(31, "world", "anyone")]].concat();
+            let create = CreateRequest { path, data: None, acl, flags: 0 };
+            state.write(&Request::Create(create), who).unwrap();
+        }
+        let check = |path| MultiOp::Check(VersionRequest { path, version: -1 });
+        let set = |path| MultiOp::SetData(SetDataRequest { path, data: Some(b"1"), version: -1 });
+        let ops = (0..100).flat_map(|_| paths.iter().flat_map(|path| [check(path), set(path)])).collect();
         state.write(&Request::Multi(MultiRequest { ops }), who).unwrap();
-        assert_eq!(state.judged.count(), 1);
+        // The parent's list is the open one.
+        assert_eq!(state.judged.count(), paths.len());
+        let lists: BTreeSet<*const u8> = map
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Node { change: Change::DataSet, acl, .. } => Some(acl.as_ptr()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(lists.len(), paths.len());
     }
 }

@@ -109,7 +109,7 @@ pub struct TreeState<'k, K> {
     pub time_ms: i64,
     /// Whether a write above a hard quota is refused.
     pub enforce_quota: bool,
-    /// What the command's client may do at the node that was judged last.
+    /// What the command's client may do at the nodes that were judged.
     pub(super) judged: Judged,
     /// The quotas that were searched last.
     pub(super) search: Search,
@@ -177,7 +177,9 @@ impl<'k, K: Keys> TreeState<'k, K> {
     pub fn node(&mut self, path: &str) -> Option<Node> {
         let bytes = self.keys.get(&key::node(path))?;
         // An unreadable record means damage. This replica must stop, so that it does not diverge from the others.
-        Some(Node::of_bytes(&bytes).unwrap_or_else(|e| panic!("{path}: {e}")))
+        let mut node = Node::of_bytes(&bytes).unwrap_or_else(|e| panic!("{path}: {e}"));
+        node.acl = self.judged.shared(node.acl);
+        Some(node)
     }
 
     /// Returns a node that must exist, or NoNode.

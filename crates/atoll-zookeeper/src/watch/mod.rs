@@ -135,6 +135,7 @@ impl Watches {
         for event in events {
             inner.table.trigger(below, event);
         }
+        inner.table.forget_readers();
     }
 
     /// Ends all connections of the node.

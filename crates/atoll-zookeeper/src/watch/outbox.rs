@@ -3,13 +3,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use atoll_db::LogPos;
-use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 
-use crate::acl::{self, Judged};
+use crate::acl::{Client, Readers};
 use crate::jute::Jute;
-use crate::jute::codes::{EventType, perms, xid};
-use crate::jute::records::{Id, ReplyHeader};
+use crate::jute::codes::{EventType, xid};
+use crate::jute::records::ReplyHeader;
 use crate::jute::reply::WatcherEvent;
 
 /// Most bytes of events that may wait for a client. A client that is further behind is disconnected. When it registers its watches
@@ -40,22 +39,10 @@ struct Inner {
     /// All entries whose events were queued are below this position.
     told_below: LogPos,
     end: Option<End>,
-    /// The client's ids, as scheme and id.
-    ids: Vec<(String, String)>,
-    /// Whether the client may read the node whose event came last.
-    judged: Judged,
+    client: Client,
 }
 
 impl Inner {
-    /// Returns whether the client may read a node with this ACL.
-    fn may_read(&mut self, list: &Bytes) -> bool {
-        let ids = &self.ids;
-        self.judged.allows(list, perms::READ, |list| {
-            let ids: Vec<Id<'_>> = ids.iter().map(|(scheme, id)| Id { scheme, id }).collect();
-            acl::permitted(list, &ids)
-        })
-    }
-
     fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
         if !self.events.is_empty() {
             out.append(&mut self.events);
@@ -77,18 +64,16 @@ impl Outbox {
     }
 
     /// Sets the client's ids. It gets no events of nodes that it may not read.
-    pub fn set_ids(&self, ids: Vec<(String, String)>) {
-        let mut inner = self.lock();
-        (inner.ids, inner.judged) = (ids, Judged::default());
+    pub fn set_ids(&self, ids: &[(String, String)]) {
+        self.lock().client = Client::new(ids);
     }
 
-    /// Queues an event of an entry below `below` for the client. `list` is the node's ACL. Drops the event if the client may not
-    /// read the node or the connection is to end. If too many bytes are waiting, the connection ends.
-    pub fn push(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, list: &Bytes) {
+    /// Queues an event of an entry below `below` for the client. Drops the event if the client is not one of the node's readers, or if
+    /// the connection is to end. If too many bytes are waiting, the connection ends.
+    pub fn push(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, readers: &Readers) {
         {
             let mut inner = self.lock();
-            // Ask this first: a long ACL takes time, and many events may follow the one that was too much.
-            if inner.end.is_some() || !inner.may_read(list) {
+            if inner.end.is_some() || !readers.include(&inner.client) {
                 return;
             }
             if inner.events.len() > MAX_WAITING_BYTES {
@@ -149,14 +134,18 @@ pub fn write_event(kind: EventType, path: &str, zxid: i64, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use bytes::Bytes;
+
     use super::*;
-    use crate::jute::records::Acl;
+    use crate::acl;
+    use crate::jute::codes::perms;
+    use crate::jute::records::{Acl, Id};
 
     #[test]
     fn what_the_client_was_told_of_is_shown_to_it() {
         let (outbox, mut out) = (Outbox::default(), Vec::new());
         assert_eq!(outbox.drain_for(LogPos(3), &mut out), Ok(0));
-        outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &Bytes::new());
+        outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &Readers::of(&Bytes::new()));
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Err(LogPos(5)), "the view does not show the event");
         assert!(out.is_empty());
         assert_eq!(outbox.drain_for(LogPos(5), &mut out), Ok(1));
@@ -169,28 +158,8 @@ mod tests {
     fn events_that_are_kept_from_a_client_hold_up_nothing() {
         let (outbox, mut out) = (Outbox::default(), Vec::new());
         let id = Id { scheme: "digest", id: "ann:hash" };
-        let others = Bytes::from(acl::stored(&[Acl { perms: perms::ALL, id }]));
+        let others = Readers::of(&acl::stored(&[Acl { perms: perms::ALL, id }]).into());
         outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &others);
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Ok(0));
-    }
-
-    #[test]
-    fn a_list_is_judged_once_and_not_at_all_after_the_end() {
-        let (outbox, mut out) = (Outbox::default(), Vec::new());
-        let entry = |id| Acl { perms: perms::READ, id: Id { scheme: "digest", id } };
-        let [ann, bob] = ["ann:hash", "bob:hash"].map(|id| Bytes::from(acl::stored(&[entry(id)])));
-        let ids = |id: &str| vec![("digest".to_owned(), id.to_owned())];
-        let push = |list: &Bytes| outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, list);
-        outbox.set_ids(ids("ann:hash"));
-        (0..100).for_each(|_| push(&ann));
-        assert_eq!((outbox.drain(&mut out), outbox.lock().judged.count()), (100, 1));
-        // Other ids may read other nodes.
-        outbox.set_ids(ids("bob:hash"));
-        push(&ann);
-        push(&bob);
-        assert_eq!((outbox.drain(&mut out), outbox.lock().judged.count()), (1, 2));
-        outbox.end(End::Behind);
-        (0..100).for_each(|_| push(&ann));
-        assert_eq!((outbox.drain(&mut out), outbox.lock().judged.count()), (0, 2));
     }
 }

@@ -7,6 +7,7 @@ use atoll_db::View;
 use super::outbox::Outbox;
 use super::table::Kind;
 use super::{ConnectionId, NotSet, Watches, WatchesSet};
+use crate::acl::Readers;
 use crate::jute::codes::EventType;
 use crate::mutants;
 use crate::tree::read::{self, ReadError};
@@ -94,7 +95,7 @@ impl Watches {
             };
             // If the watch is gone, a newer event was sent in place of this one.
             if self.take(id, [(brought.kind(), *path)]) {
-                outbox.push(view.below(), event, path, since.max(0), &acl);
+                outbox.push(view.below(), event, path, since.max(0), &Readers::of(&acl));
             }
         }
         // The client already knows of these watches, so newer events may also precede the reply.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::ConnectionId;
 use super::outbox::{End, Outbox};
+use crate::acl::ReadersOf;
 use crate::event::{Change, Event};
 use crate::jute::codes::EventType;
 use crate::mutants;
@@ -86,6 +87,8 @@ pub struct Table {
     bytes: usize,
     /// Notifications handed out so far.
     told: u64,
+    /// Who may read the nodes that events concern.
+    readers: ReadersOf,
 }
 
 impl Table {
@@ -241,10 +244,19 @@ impl Table {
         zxid: i64,
         list: &Bytes,
     ) {
+        if to.is_empty() {
+            return;
+        }
+        let readers = self.readers.list(list);
         for connection in to.iter().filter_map(|id| self.connections.get(id)) {
-            connection.outbox.push(below, kind, path, zxid, list);
+            connection.outbox.push(below, kind, path, zxid, &readers);
             self.told += 1;
         }
+    }
+
+    /// Forgets who may read the nodes of the last events, because that may take much memory.
+    pub fn forget_readers(&mut self) {
+        self.readers.forget();
     }
 
     /// Moves a connection's unsent events to the end of `out`; returns their number.
