@@ -4,6 +4,7 @@
 //! much time as many writes, so each is judged once (contracts X25).
 
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ impl<T: Clone> Known<T> {
         if self.others.is_empty() {
             return false;
         }
-        match self.others.get(&XxHash3_64::oneshot(list)) {
+        match self.others.get(&self.hash(list)) {
             Some(known) if are_equal(&known.0, list) => {
                 self.last = Some(known.clone());
                 true
@@ -78,8 +79,13 @@ impl<T: Clone> Known<T> {
 
     fn keep(&mut self, known: (Bytes, T)) {
         if self.others.len() < MOST_LISTS {
-            self.others.insert(XxHash3_64::oneshot(&known.0), known);
+            self.others.insert(self.hash(&known.0), known);
         }
+    }
+
+    /// Returns the hash of an ACL. It differs from run to run, so that no client can choose two ACLs that drive each other out.
+    fn hash(&self, list: &Bytes) -> u64 {
+        XxHash3_64::oneshot_with_seed(self.others.hasher().hash_one(0), list)
     }
 }
 

@@ -162,4 +162,24 @@ mod tests {
         outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, &others);
         assert_eq!(outbox.drain_for(LogPos(4), &mut out), Ok(0));
     }
+
+    #[test]
+    fn events_follow_the_ids_that_a_client_has_now_until_the_end() {
+        let (outbox, mut out) = (Outbox::default(), Vec::new());
+        let entry = |id| Acl { perms: perms::READ, id: Id { scheme: "digest", id } };
+        let [ann, bob] = ["ann:hash", "bob:hash"].map(|id| Readers::of(&acl::stored(&[entry(id)]).into()));
+        let ids = |id: &str| [("digest".to_owned(), id.to_owned())];
+        let push = |readers| outbox.push(LogPos(5), EventType::NodeDataChanged, "/a", 1, readers);
+        outbox.set_ids(&ids("ann:hash"));
+        (0..100).for_each(|_| push(&ann));
+        assert_eq!(outbox.drain(&mut out), 100);
+        // Other ids may read other nodes.
+        outbox.set_ids(&ids("bob:hash"));
+        push(&ann);
+        push(&bob);
+        assert_eq!(outbox.drain(&mut out), 1);
+        outbox.end(End::Behind);
+        (0..100).for_each(|_| push(&bob));
+        assert_eq!(outbox.drain(&mut out), 0);
+    }
 }

@@ -7,7 +7,7 @@ use atoll_db::View;
 use super::outbox::Outbox;
 use super::table::Kind;
 use super::{ConnectionId, NotSet, Watches, WatchesSet};
-use crate::acl::Readers;
+use crate::acl::ReadersOf;
 use crate::jute::codes::EventType;
 use crate::mutants;
 use crate::tree::read::{self, ReadError};
@@ -79,6 +79,7 @@ impl Watches {
             false if is_new => -1,
             false => relative_zxid,
         };
+        let mut readers = ReadersOf::default();
         for (brought, path) in watches {
             if !brought.is_compared() {
                 continue;
@@ -95,7 +96,7 @@ impl Watches {
             };
             // If the watch is gone, a newer event was sent in place of this one.
             if self.take(id, [(brought.kind(), *path)]) {
-                outbox.push(view.below(), event, path, since.max(0), &Readers::of(&acl));
+                outbox.push(view.below(), event, path, since.max(0), &readers.list(&acl));
             }
         }
         // The client already knows of these watches, so newer events may also precede the reply.

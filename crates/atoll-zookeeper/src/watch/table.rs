@@ -326,3 +326,36 @@ impl Table {
         (!some.is_empty()).then_some(some)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl;
+    use crate::jute::codes::perms;
+    use crate::jute::records::{Acl, Id};
+
+    #[test]
+    fn each_list_of_an_entry_is_read_once_for_all_watchers() {
+        let mut table = Table::default();
+        let outboxes: Vec<Arc<Outbox>> = (0..20).map(|_| Arc::default()).collect();
+        for (id, outbox) in (0..).zip(&outboxes) {
+            table.join(id, outbox.clone());
+            assert!(table.add(id, Kind::Recursive, "/"));
+        }
+        let list = |n: i32| {
+            let entry = |perms| Acl { perms, id: Id { scheme: "world", id: "anyone" } };
+            // Nobody may write, so this is not the open ACL. The bits that mean nothing differ.
+            Bytes::from(acl::stored(&[entry(n << 5 | perms::READ)]))
+        };
+        for n in 0..100 {
+            let (path, zxid) = (format!("/{n}"), 1);
+            let (acl, parent_acl) = (list(n % 10), Bytes::new());
+            let event = Event::Node { change: Change::DataSet, path, zxid, acl, parent_acl };
+            table.trigger(LogPos(1), &event);
+        }
+        assert_eq!(table.readers.count(), 10);
+        for outbox in outboxes {
+            assert_eq!(outbox.drain(&mut Vec::new()), 100);
+        }
+    }
+}
