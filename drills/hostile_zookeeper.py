@@ -281,7 +281,7 @@ class Attack:
         reads = jute.multi([(jute.GET, jute.watched("/h/s"))] * self.count(20_000))
         writes = jute.multi([(jute.CREATE, jute.create("/h/s/x-", flags=2))] * self.count(5_000))
         checks = jute.multi([(jute.CHECK, jute.versioned("/h/s"))] * self.count(32_000))
-        # Their ACLs differ, so two writes in a row are hardly ever judged by the same one.
+        # If there are several, two writes in a row are judged by different ACLs.
         listed = [f"/h/s/l-{n}" for n in range(self.random.choice((1, 2, 100)))]
         for n, path in enumerate(listed):
             wire.call(jute.CREATE, jute.create(path))

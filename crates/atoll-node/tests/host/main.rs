@@ -203,7 +203,7 @@ async fn what_comes_alone_is_written_by_the_nodes_thread_and_marked_later() {
     for n in 0..200 {
         put_many(&a, n..n + 1).await;
     }
-    // A batch is counted after it was answered, so the last one may be missing for a moment.
+    // A batch is counted after it has been answered, so the last one may be missing for a moment.
     in_time(async {
         while b.handle.stats().batch_records.sum < 200 {
             tokio::task::yield_now().await;

@@ -55,8 +55,8 @@ pub(super) fn find_evidence(
     Ok(evidence)
 }
 
-/// Returns the headers of a segment in the order of their offsets: those of the chain of intact batches, then one for every later block
-/// that begins with a valid header.
+/// Returns the headers of a segment in the order of their offsets: first those of the intact batches from its beginning on, then one for
+/// each later block that begins with a valid header.
 fn headers(loaded: &Loaded) -> Vec<BatchHeader> {
     let block_bytes = loaded.header.block_bytes;
     let mut found = Vec::new();
