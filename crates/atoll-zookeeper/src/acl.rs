@@ -4,6 +4,7 @@
 //! The node that a client is connected to determines the client's ids. They are part of each write, which is checked against them
 //! when it is applied. At that point `auth` is replaced by these ids.
 
+mod ids;
 mod known;
 
 pub use known::{Client, Judged, Readers, ReadersOf};

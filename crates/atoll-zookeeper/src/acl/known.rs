@@ -11,27 +11,36 @@ use std::sync::Arc;
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
-use super::{ANYONE, leading, network, of_stored};
+use super::ids::{IdSet, StoredEntry, each_entry};
+use super::{ANYONE, is_in_network, leading, network, permitted};
+use crate::jute::Jute;
 use crate::jute::codes::perms;
 use crate::jute::records::Id;
 
-/// The maximum number of ACLs that are kept. An ACL takes up to [`super::MAX_BYTES`], and the names of its readers a few times as much.
-const MOST_LISTS: usize = 1024;
+/// The ACLs that are kept have at most this many bytes. A transaction can meet no more of them (see `tree/weight.rs`). What is known of
+/// them may take as much again.
+const MOST_BYTES: usize = 48 * 1024 * 1024;
+/// Approximate memory of an ACL that is kept besides its own bytes.
+const BYTES_BESIDE_LIST: usize = 128;
+/// An ACL of at most this many bytes is judged without arranging the client's ids first.
+const SHORT_BYTES: usize = 512;
 
-/// What was found out about ACLs, by their stored form. It keeps the first [`MOST_LISTS`] different ACLs and the one that was looked up
+/// What was found out about ACLs, by their stored form. It keeps different ACLs up to [`MOST_BYTES`], and the one that was looked up
 /// last.
 #[derive(Debug)]
 struct Known<T> {
     last: Option<(Bytes, T)>,
     /// All that are kept, by their hash, if there are several. If two have the same hash, the newer one stays.
     others: HashMap<u64, (Bytes, T)>,
+    /// What `others` takes.
+    bytes: usize,
     /// The number of ACLs that were not known, which tests bound.
     found_out: usize,
 }
 
 impl<T> Default for Known<T> {
     fn default() -> Self {
-        Known { last: None, others: HashMap::new(), found_out: 0 }
+        Known { last: None, others: HashMap::new(), bytes: 0, found_out: 0 }
     }
 }
 
@@ -78,7 +87,9 @@ impl<T: Clone> Known<T> {
     }
 
     fn keep(&mut self, known: (Bytes, T)) {
-        if self.others.len() < MOST_LISTS {
+        let bytes = known.0.len() + BYTES_BESIDE_LIST;
+        if self.bytes + bytes <= MOST_BYTES {
+            self.bytes += bytes;
             self.others.insert(self.hash(&known.0), known);
         }
     }
@@ -91,62 +102,129 @@ impl<T: Clone> Known<T> {
 
 /// What one client is permitted by the ACLs that were judged.
 #[derive(Debug, Default)]
-pub struct Judged(Known<i32>);
+pub struct Judged {
+    known: Known<i32>,
+    /// The client's ids, once there was a long ACL.
+    client: Option<Arranged>,
+}
 
 impl Judged {
-    /// Returns whether a stored ACL gives at least one of the permissions `wanted`, which are some of [`perms::ALL`]. `permits` judges
-    /// an ACL, for the same client each time.
-    pub fn allows(&mut self, list: &Bytes, wanted: i32, permits: impl FnOnce(&[u8]) -> i32) -> bool {
-        list.is_empty() || self.0.of(list, || permits(list)) & wanted != 0
+    /// Returns whether a stored ACL gives at least one of the permissions `wanted`, which are some of [`perms::ALL`], to a client with
+    /// these ids. They must be the same each time.
+    pub fn allows(&mut self, list: &Bytes, wanted: i32, client: &[Id<'_>]) -> bool {
+        let arranged = &mut self.client;
+        let judge = || match list.len() <= SHORT_BYTES {
+            true => permitted(list, client),
+            false => arranged.get_or_insert_with(|| Arranged::new(client)).permitted(list),
+        };
+        list.is_empty() || self.known.of(list, judge) & wanted != 0
     }
 
     /// Returns this ACL in the memory of an equal one that was judged, if there is one. A node's record holds its ACL, so without this
     /// each change of the node would leave an event that keeps a record of its own.
     pub fn shared(&mut self, list: Bytes) -> Bytes {
-        if list.is_empty() || !self.0.look_up(&list) {
+        if list.is_empty() || !self.known.look_up(&list) {
             return list;
         }
-        self.0.last.as_ref().map_or(list, |(known, _)| known.clone())
+        self.known.last.as_ref().map_or(list, |(known, _)| known.clone())
     }
 
     /// Returns the number of ACLs that were really judged.
     pub fn count(&self) -> usize {
-        self.0.found_out
+        self.known.found_out
+    }
+}
+
+/// A client's ids, arranged so that the entries of long ACLs can be looked up.
+#[derive(Debug)]
+struct Arranged {
+    is_super: bool,
+    addresses: Vec<IpAddr>,
+    others: IdSet,
+}
+
+impl Arranged {
+    fn new(client: &[Id<'_>]) -> Arranged {
+        let others: Vec<Vec<u8>> = client.iter().filter(|id| id.scheme != "ip").map(Jute::to_vec).collect();
+        Arranged {
+            is_super: super::is_super(client),
+            addresses: client
+                .iter()
+                .filter(|id| id.scheme == "ip")
+                .filter_map(|id| id.id.parse().ok())
+                .collect(),
+            others: IdSet::of(&others),
+        }
+    }
+
+    /// Returns which of [`perms::ALL`] a stored ACL gives, as [`permitted`] does.
+    fn permitted(&self, list: &[u8]) -> i32 {
+        if self.is_super {
+            return perms::ALL;
+        }
+        let mut given = 0;
+        let is_whole = each_entry(list, |entry| {
+            let new = entry.perms & perms::ALL & !given;
+            let is_for = || match entry.scheme {
+                b"world" if entry.name == ANYONE.id.as_bytes() => true,
+                b"ip" => std::str::from_utf8(entry.name)
+                    .is_ok_and(|name| self.addresses.iter().any(|address| is_in_network(*address, name))),
+                _ => self.others.contains(entry.id),
+            };
+            // An entry that adds nothing need not be looked up.
+            if new != 0 && is_for() {
+                given |= new;
+            }
+        });
+        // An ACL that cannot be decoded admits nobody.
+        if is_whole { given } else { 0 }
     }
 }
 
 /// Who may read the nodes that have a certain ACL, arranged so that many clients can be looked up.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Readers {
     anyone: bool,
     /// Networks: whether the address has four bytes, the number of leading bits that must match, and these bits.
     networks: HashSet<(bool, u32, u128)>,
     /// The numbers of leading bits that occur in `networks`, with the kinds of addresses.
     bits: HashSet<(bool, u32)>,
-    /// Scheme and id of the others.
-    others: HashSet<(Bytes, Bytes)>,
+    others: IdSet,
 }
 
 impl Readers {
     /// Reads a stored ACL.
     pub fn of(list: &Bytes) -> Readers {
-        let mut readers = Readers { anyone: list.is_empty(), ..Readers::default() };
-        for entry in of_stored(list).iter().filter(|entry| entry.perms & perms::READ != 0) {
-            let Id { scheme, id } = entry.id;
-            match scheme {
-                "world" if id == ANYONE.id => readers.anyone = true,
-                "ip" => {
-                    if let Some((address, bits)) = network(id) {
-                        readers.networks.insert((address.is_ipv4(), bits, leading(address, bits)));
-                        readers.bits.insert((address.is_ipv4(), bits));
-                    }
-                }
-                _ => {
-                    readers.others.insert((list.slice_ref(scheme.as_bytes()), list.slice_ref(id.as_bytes())));
-                }
+        let (mut count, mut anyone) = (0, list.is_empty());
+        let is_whole = each_entry(list, |entry| {
+            if entry.perms & perms::READ != 0 {
+                count += 1;
+                anyone |= entry.scheme == b"world" && entry.name == ANYONE.id.as_bytes();
             }
-        }
+        });
+        // An ACL that cannot be decoded admits nobody. If anyone may read, the others need not be arranged.
+        let count = if is_whole && !anyone { count } else { 0 };
+        let mut readers = Readers {
+            anyone: anyone && (is_whole || list.is_empty()),
+            networks: HashSet::new(),
+            bits: HashSet::new(),
+            others: IdSet::new(list.clone(), count),
+        };
+        let _ = count > 0 && each_entry(list, |entry| readers.add(entry));
         readers
+    }
+
+    fn add(&mut self, entry: StoredEntry<'_>) {
+        if entry.perms & perms::READ == 0 {
+            return;
+        }
+        if entry.scheme != b"ip" {
+            return self.others.insert(entry.start, entry.id.len());
+        }
+        if let Some((address, bits)) = std::str::from_utf8(entry.name).ok().and_then(network) {
+            self.networks.insert((address.is_ipv4(), bits, leading(address, bits)));
+            self.bits.insert((address.is_ipv4(), bits));
+        }
     }
 
     /// Returns whether a client may read.
@@ -176,6 +254,7 @@ impl ReadersOf {
     /// Forgets all ACLs but the last one.
     pub fn forget(&mut self) {
         self.0.others = HashMap::new();
+        self.0.bytes = 0;
     }
 
     /// Returns the number of ACLs that were really read.
@@ -189,8 +268,8 @@ impl ReadersOf {
 pub struct Client {
     is_super: bool,
     addresses: Vec<IpAddr>,
-    /// Scheme and id of the others.
-    others: Vec<(Bytes, Bytes)>,
+    /// The others in their encoded form.
+    others: Vec<Vec<u8>>,
 }
 
 impl Client {
@@ -201,10 +280,7 @@ impl Client {
             match scheme.as_str() {
                 super::SUPER => client.is_super = true,
                 "ip" => client.addresses.extend(id.parse::<IpAddr>()),
-                _ => {
-                    let copied = |text: &String| Bytes::copy_from_slice(text.as_bytes());
-                    client.others.push((copied(scheme), copied(id)));
-                }
+                _ => client.others.push(Id { scheme, id }.to_vec()),
             }
         }
         client
@@ -240,12 +316,12 @@ mod tests {
         for n in 0..1_000 {
             // The bytes are equal, but not the same ones.
             let list = Bytes::copy_from_slice(&lists[n % lists.len()]);
-            assert!(judged.allows(&list, 1 << (n % 5), |list| permitted(list, &client)));
+            assert!(judged.allows(&list, 1 << (n % 5), &client));
         }
         assert_eq!(judged.count(), lists.len());
-        assert!(!judged.allows(&other, perms::WRITE, |list| permitted(list, &client)));
-        assert!(judged.allows(&other, perms::READ, |list| permitted(list, &client)));
-        assert!(judged.allows(&Bytes::new(), perms::WRITE, |_| 0), "the open ACL");
+        assert!(!judged.allows(&other, perms::WRITE, &client));
+        assert!(judged.allows(&other, perms::READ, &client));
+        assert!(judged.allows(&Bytes::new(), perms::WRITE, &client), "the open ACL");
         assert_eq!(judged.count(), lists.len() + 1);
     }
 
@@ -256,7 +332,7 @@ mod tests {
         let new = judged.shared(lists[0].clone());
         assert!(are_equal(&new, &lists[0]) && judged.count() == 0, "nothing is known yet");
         for list in &lists {
-            assert!(judged.allows(list, perms::READ, |_| perms::ALL));
+            assert!(judged.allows(list, perms::READ, &[]));
         }
         for list in [&lists[0], &lists[1], &lists[0]] {
             assert_eq!(judged.shared(Bytes::copy_from_slice(list)).as_ptr(), list.as_ptr());
@@ -264,13 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_lists_that_are_kept_is_bounded() {
-        let mut known = Known::default();
-        for n in 0..3 * MOST_LISTS {
-            assert_eq!(known.of(&Bytes::from(format!("{n}")), || n), n);
+    fn the_memory_of_lists_that_are_kept_is_bounded() {
+        let (mut known, each) = (Known::default(), 1024 * 1024);
+        let list = |n: usize| Bytes::from(vec![u8::try_from(n).unwrap(); each]);
+        for n in 0..100 {
+            assert_eq!(known.of(&list(n), || n), n);
         }
-        assert_eq!(known.others.len(), MOST_LISTS);
-        assert_eq!(known.of(&Bytes::from_static(b"0"), || usize::MAX), 0);
+        assert!(known.others.len() == 47 && known.bytes <= MOST_BYTES);
+        assert_eq!((known.of(&list(0), || usize::MAX), known.of(&list(90), || usize::MAX)), (0, usize::MAX));
     }
 
     proptest! {
@@ -294,6 +371,9 @@ mod tests {
             let client: Vec<Id<'_>> = ids.into_iter().map(id).collect();
             let owned: Vec<_> = client.iter().map(|id| (id.scheme.to_owned(), id.id.to_owned())).collect();
             let bytes = Bytes::from(stored(&list));
+            if !bytes.is_empty() {
+                prop_assert_eq!(Arranged::new(&client).permitted(&bytes), permitted(&bytes, &client));
+            }
             prop_assert_eq!(
                 Readers::of(&bytes).include(&Client::new(&owned)),
                 permitted(&bytes, &client) & perms::READ != 0
