@@ -18,7 +18,7 @@ from jute import Wire
 MIB = 1 << 20
 # Below jute.maxbuffer, which bounds a frame.
 FRAME_BYTES = 1_000_000
-INVALID_ACL = -114
+INVALID_ACL, BAD_ARGUMENTS = -114, -8
 WORDS = ("conf cons crst dirs dump envi gtmk isro mntr ruok srst srvr stat stmk wchc wchp wchs").split()
 COMMANDS = (
     "configuration connections dirs dump environment get_trace_mask hash initial_configuration is_read_only last_snapshot leader monitor "
@@ -302,6 +302,57 @@ class Attack:
         with contextlib.closing(self.wire()) as wire:
             wire.call(jute.SET_ACL, jute.listed("/h/s", jute.OPEN_ACL))
 
+    def created(self, wire, requests):
+        """Sends creates, some ahead of their answers; all must succeed."""
+        for first in range(0, len(requests), 50):
+            some = requests[first:first + 50]
+            for body in some:
+                wire.ask(jute.CREATE, body)
+            errors = {wire.answer(wire.xid - len(some) + 1 + n)[1] for n in range(len(some))}
+            if errors - {0}:
+                raise ValueError(f"creates failed with {errors}, so this case tests nothing")
+
+    def transaction(self, wire, ops, error):
+        """One transaction, whose first error must be this one, or 0 if it must succeed."""
+        results = wire.call(jute.MULTI, jute.multi(ops))[2]
+        kind, done, first = results.take("i?i")
+        while kind == -1 and not done and not first:
+            results.take("i")
+            kind, done, first = results.take("i?i")
+        if first != error:
+            raise ValueError(f"a transaction ended with {first} instead of {error}, so this case tests nothing")
+
+    def heavy_transactions(self):
+        """Transactions on very many nodes with long lists of access, or with much data, some of them just small enough."""
+        with contextlib.closing(self.wire()) as wire, contextlib.closing(self.wire()) as watcher:
+            watcher.call(jute.ADD_WATCH, jute.string("/h/s") + struct.pack(">i", 1))
+            top = f"/h/s/v{self.random.random()}"
+            wire.call(jute.CREATE, jute.create(top))
+            if self.random.random() < 0.5:
+                fit, count = 1_950, self.random.choice((1_950, 4_000))
+                entries = [(n << 5 | 31, "digest", ":") for n in range(850)] + jute.OPEN_ACL
+                bodies = [jute.create(f"{top}/{n}", entries=[(n + 2_000 << 5 | 31, "digest", ":"), *entries]) for n in range(count)]
+            else:
+                fit, count = 36, self.random.choice((36, 500))
+                bodies = [jute.create(f"{top}/{n}", b"y" * 900_000) for n in range(count)]
+            self.created(wire, bodies)
+            sets = [(jute.SET, jute.written(f"{top}/{n}", b"1")) for n in range(count)]
+            # Many operations, so that records are weighed.
+            more = [(jute.CHECK, jute.versioned(top))] * 1_000
+            too_heavy = BAD_ARGUMENTS if count > fit else 0
+            self.transaction(wire, more + sets, too_heavy)
+            for first in range(0, count, fit):
+                self.transaction(wire, [(jute.DELETE, jute.versioned(f"{top}/{n}")) for n in range(first, min(first + fit, count))], 0)
+
+    def heavy_ends(self):
+        """A session with much data in its ephemerals, which ends."""
+        with contextlib.closing(self.wire()) as wire:
+            self.created(wire, [jute.create(f"/h/s/{wire.session:x}-{n}", b"z" * 900_000, flags=1) for n in range(self.count(500))])
+            wire.ask(jute.CLOSE)
+            with contextlib.suppress(OSError, ConnectionError):
+                while wire.receive():
+                    pass
+
     def imports(self):
         """Imports past all lists, of the highest zxid."""
         node = jute.string("/h/hot") + jute.buffer(b"mine") + jute.acl(jute.OPEN_ACL) + struct.pack(">qqqqqiiiq?", 1, 1, 1, 1, 1, 1, 1, 1, 0, True)
@@ -363,7 +414,7 @@ class Attack:
 
 
 CASES = [name for name, value in vars(Attack).items() if callable(value) and value.__doc__ and name not in
-         ("__init__", "wire", "count", "setup", "flood", "at_once", "quietly")]
+         ("__init__", "wire", "count", "setup", "flood", "at_once", "quietly", "created", "transaction")]
 
 
 def main():

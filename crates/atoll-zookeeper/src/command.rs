@@ -95,7 +95,7 @@ record! {
 
 record! {
     /// Ends a session because its client closed it, or was silent for its timeout. Guarded like [`ExpireSession`]. If the session
-    /// has more than `at_most` ephemerals, only that many are deleted, and the session is then
+    /// has more than `at_most` ephemerals, or very much data in them, only some are deleted, and the session is then
     /// [ending](crate::session::state::Session::is_ending). The proposer repeats the command until the session is gone, so no
     /// single command delays others for long.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

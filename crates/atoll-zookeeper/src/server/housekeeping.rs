@@ -16,6 +16,7 @@ use crate::command::{CloseSession, Command, EndSession, ExpireSession, Reap, Tak
 use crate::session::keeper::{self, Expired, JUDGED_EVERY};
 use crate::session::state::TAKEN_AT_ONCE;
 use crate::tree::read::ReadError;
+use crate::tree::weight::STEP_WEIGHT_BYTES;
 use crate::tree::{key, read};
 use crate::watch::outbox::End;
 
@@ -254,8 +255,8 @@ async fn reap(shared: &Arc<Shared>) {
         let due = shared.beside(move || find_due(&view, now_ms)).await;
         match due {
             Ok(Ok(due)) => {
-                for paths in due.chunks(REAPED_AT_ONCE) {
-                    let paths = paths.iter().map(String::as_str).collect();
+                for some in in_steps(&due) {
+                    let paths = some.iter().map(|(path, _)| path.as_str()).collect();
                     did(shared, &Command::Reap(Reap { paths })).await;
                 }
             }
@@ -265,17 +266,31 @@ async fn reap(shared: &Arc<Shared>) {
     }
 }
 
+/// Splits the znodes that are due, each with the length of its data, so that no command has too many or deletes too much data.
+fn in_steps(due: &[(String, usize)]) -> impl Iterator<Item = &[(String, usize)]> {
+    let (mut count, mut bytes) = (0, 0);
+    due.chunk_by(move |(_, length), (_, next)| {
+        (count, bytes) = (count + 1, bytes + length);
+        let fits = count < REAPED_AT_ONCE && bytes + next <= STEP_WEIGHT_BYTES;
+        if !fits {
+            (count, bytes) = (0, 0);
+        }
+        fits
+    })
+}
+
 /// Most znodes to find in one round.
 const MAX_DUE: usize = 100_000;
 
-fn find_due(view: &atoll_db::View, now_ms: i64) -> Result<Vec<String>, ReadError> {
+/// Returns the paths of znodes that are due, and the lengths of their data in bytes.
+fn find_due(view: &atoll_db::View, now_ms: i64) -> Result<Vec<(String, usize)>, ReadError> {
     let mut due = Vec::new();
     for found in view.scan(&key::transients(), Direction::Forward) {
         let (key, _) = found?;
         let Some(path) = key::path_behind(&key, key::TRANSIENT_HEAD) else { continue };
         let node = read::node(view, path)?;
-        if node.is_some_and(|node| crate::tree::reap::is_due(&node, now_ms)) {
-            due.push(path.to_owned());
+        if let Some(node) = node.filter(|node| crate::tree::reap::is_due(node, now_ms)) {
+            due.push((path.to_owned(), node.data.length()));
         }
         if due.len() == MAX_DUE {
             break;
@@ -287,6 +302,20 @@ fn find_due(view: &atoll_db::View, now_ms: i64) -> Result<Vec<String>, ReadError
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_due_is_deleted_in_steps() {
+        let steps = |lengths: &[usize]| {
+            let due: Vec<_> = lengths.iter().map(|length| (String::new(), *length)).collect();
+            let steps: Vec<usize> = in_steps(&due).map(<[_]>::len).collect();
+            assert_eq!(steps.iter().sum::<usize>(), lengths.len());
+            steps
+        };
+        assert_eq!(steps(&[]), [0; 0]);
+        assert_eq!(steps(&vec![0; 2 * REAPED_AT_ONCE + 1]), [REAPED_AT_ONCE, REAPED_AT_ONCE, 1]);
+        let half = STEP_WEIGHT_BYTES / 2;
+        assert_eq!(steps(&[half, half, 0, 1, half, half, half + 1, half]), [3, 2, 1, 1, 1]);
+    }
 
     #[test]
     fn a_holder_is_gone_with_its_node_or_with_its_life() {

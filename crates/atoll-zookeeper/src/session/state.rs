@@ -193,7 +193,8 @@ impl<K: Keys> TreeState<'_, K> {
         }
     }
 
-    /// Ends a session, or performs one step of that: deletes at most `at_most` ephemerals, and then the session if none is left.
+    /// Ends a session, or performs one step of that: deletes at most `at_most` ephemerals, fewer if they are heavy, and then the
+    /// session if none is left.
     ///
     /// # Errors
     /// The session is gone, has another holder or another move count, or `at_most` is not positive.
@@ -214,7 +215,7 @@ impl<K: Keys> TreeState<'_, K> {
         self.forget_session(id, session);
     }
 
-    /// Deletes at most `at_most` ephemerals of a session; returns whether none is left.
+    /// Deletes at most `at_most` ephemerals of a session, or fewer if they are heavy; returns whether it knows that none is left.
     fn delete_ephemerals(&mut self, id: i64, at_most: usize) -> bool {
         let mut ephemerals = key::ephemerals(id);
         let mut left = at_most;
@@ -237,6 +238,9 @@ impl<K: Keys> TreeState<'_, K> {
                 let Some((parent_path, _)) = path::split(path) else { continue };
                 if let (Some(node), Some(parent)) = (self.node(path), self.node(parent_path)) {
                     self.remove(path, node, parent_path, parent);
+                }
+                if self.has_done_a_step() {
+                    return false;
                 }
             }
         }

@@ -14,6 +14,9 @@ use crate::jute::request::Request;
 use crate::jute::{Jute, Reader};
 use crate::mutants;
 
+/// The version of the commands from which their weight is bounded.
+const BOUNDED: u8 = 2;
+
 /// The application. It keeps all of its state in the store.
 #[derive(Debug, Default)]
 pub struct ZooKeeper;
@@ -43,6 +46,7 @@ impl Application for ZooKeeper {
 pub fn apply<K: Keys>(at: &ApplyAt, command: &[u8], keys: &mut K) -> Result<Bytes, Rejected> {
     let time_ms = i64::try_from(at.time_ms).unwrap_or(i64::MAX);
     let mut state = TreeState::open(keys, time_ms);
+    state.is_bounded = at.version >= BOUNDED;
     let newest = state.counters.zxid;
     match dispatch(at, command, &mut state) {
         Ok(body) => {

@@ -36,7 +36,8 @@ impl<K: Keys> TreeState<'_, K> {
     pub fn remove(&mut self, path: &str, node: Node, parent_path: &str, mut parent: Node) {
         self.keys.delete(&key::node(path));
         self.count(path, &node, -1);
-        if matches!(node.data, Data::Apart(_)) {
+        if let Data::Apart(bytes) = node.data {
+            self.weight.add_data(bytes);
             self.keys.delete(&key::data(path));
         }
         match node.lifetime {

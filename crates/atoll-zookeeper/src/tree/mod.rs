@@ -7,6 +7,7 @@
 //! | `state.rs` | the state as a command sees it: nodes, counters, ACLs |
 //! | `application.rs` | dispatches commands |
 //! | `create.rs`, `change.rs`, `multi.rs` | writes of clients |
+//! | `weight.rs` | the bound on what one command reads and replaces |
 //! | `import.rs` | znodes of another ensemble, with their Stat |
 //! | `quota.rs` | limits on subtrees, and the usage that is counted for them |
 //! | `config.rs` | `/zookeeper/config`: the nodes that serve clients |
@@ -28,5 +29,6 @@ pub mod reap;
 pub mod restore;
 pub mod snapshot;
 pub mod state;
+pub mod weight;
 
 pub use application::ZooKeeper;

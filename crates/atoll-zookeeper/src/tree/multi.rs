@@ -2,6 +2,7 @@
 
 use super::create::Create;
 use super::state::{Keys, TreeState};
+use super::weight::MAX_WEIGHT_BYTES;
 use crate::event::Event;
 use crate::jute::codes::{CreateMode, ErrorCode};
 use crate::jute::records::Id;
@@ -82,8 +83,12 @@ impl<K: Keys> TreeState<'_, K> {
         who: Writer<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Refused> {
+        if self.is_bounded {
+            self.weight.expect(request.ops.len());
+        }
         for (at, op) in request.ops.iter().enumerate() {
-            if let Err(code) = self.one(op, who, out) {
+            let done = self.one(op, who, out).and_then(|()| self.check_weight());
+            if let Err(code) = done {
                 let mut results = Vec::new();
                 for place in 0..request.ops.len() {
                     let error = match place.cmp(&at) {
@@ -102,6 +107,14 @@ impl<K: Keys> TreeState<'_, K> {
             self.keys.emit(Event::Counted { zxid: self.zxid });
         }
         MultiResult::write_end(out);
+        Ok(())
+    }
+
+    /// Returns BadArguments if the transaction has become too heavy.
+    fn check_weight(&self) -> Result<(), ErrorCode> {
+        if self.is_bounded && self.weight.bytes() > MAX_WEIGHT_BYTES {
+            return Err(ErrorCode::BadArguments);
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::key;
 use super::node::{Data, INLINE_BYTES, Lifetime, Node};
 use super::quota::Search;
+use super::weight::{STEP_WEIGHT_BYTES, Weight};
 use crate::acl::{self, Judged};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
@@ -113,6 +114,10 @@ pub struct TreeState<'k, K> {
     pub(super) judged: Judged,
     /// The quotas that were searched last.
     pub(super) search: Search,
+    /// What the command weighs.
+    pub(super) weight: Weight,
+    /// Whether the weight is bounded, as from version 2 of the commands.
+    pub is_bounded: bool,
 }
 
 impl<'k, K: Keys> TreeState<'k, K> {
@@ -123,8 +128,10 @@ impl<'k, K: Keys> TreeState<'k, K> {
         // Assign the next zxid, the same on every replica. `commit` makes it the newest one; `raise_epoch` changes it to a new
         // epoch.
         let zxid = counters.zxid + 1;
-        let (judged, search) = (Judged::default(), Search::default());
-        let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false, judged, search };
+        let (judged, search, weight) = Default::default();
+        let (enforce_quota, is_bounded) = (false, false);
+        let mut state =
+            TreeState { keys, counters, zxid, time_ms, enforce_quota, judged, search, weight, is_bounded };
         if found.is_none() {
             state.make_first_nodes();
         }
@@ -179,6 +186,7 @@ impl<'k, K: Keys> TreeState<'k, K> {
         // An unreadable record means damage. This replica must stop, so that it does not diverge from the others.
         let mut node = Node::of_bytes(&bytes).unwrap_or_else(|e| panic!("{path}: {e}"));
         node.acl = self.judged.shared(node.acl);
+        self.weight.add_record(path, bytes.len());
         Some(node)
     }
 
@@ -195,6 +203,11 @@ impl<'k, K: Keys> TreeState<'k, K> {
         self.keys.put(&key::node(path), node.to_bytes());
     }
 
+    /// Returns whether a command that ends a session has deleted so much that it must stop. Its proposer repeats it.
+    pub fn has_done_a_step(&self) -> bool {
+        self.is_bounded && self.weight.bytes() > STEP_WEIGHT_BYTES
+    }
+
     /// Returns NoAuth unless the node's ACL gives the client one of the wanted permissions. A command has only one client.
     ///
     /// # Errors
@@ -207,6 +220,9 @@ impl<'k, K: Keys> TreeState<'k, K> {
     /// Stores data in the node or under its own key, depending on its length. Data that had its own key before is replaced or
     /// deleted.
     pub fn place(&mut self, path: &str, before: &Data, data: Option<&[u8]>) -> Data {
+        if let Data::Apart(bytes) = before {
+            self.weight.add_data(*bytes);
+        }
         let now = match data {
             None => Data::Null,
             Some(bytes) if bytes.len() <= INLINE_BYTES => Data::Here(Bytes::copy_from_slice(bytes)),

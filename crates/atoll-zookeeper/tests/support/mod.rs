@@ -33,6 +33,8 @@ pub struct Replica {
     pub map: Map,
     pub time_ms: u64,
     pub enforce_quota: bool,
+    /// The version of its commands, by default the first.
+    pub version: Option<u8>,
     position: u64,
 }
 
@@ -45,7 +47,7 @@ impl Replica {
             index: 0,
             proposer: by,
             time_ms: self.time_ms,
-            version: 1,
+            version: self.version.unwrap_or(1),
         };
         let before = self.map.clone();
         let answer = match apply(&at, &command.to_bytes(), &mut self.map) {
