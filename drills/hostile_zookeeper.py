@@ -344,6 +344,18 @@ class Attack:
             for first in range(0, count, fit):
                 self.transaction(wire, [(jute.DELETE, jute.versioned(f"{top}/{n}")) for n in range(first, min(first + fit, count))], 0)
 
+    def judged_reads(self):
+        """Reads of many nodes that each have their own long list of access, by many clients."""
+        with contextlib.closing(self.wire()) as wire:
+            top, entries = f"/h/s/r{self.random.random()}", [(n << 5 | 31, "digest", ":") for n in range(850)] + jute.OPEN_ACL
+            wire.call(jute.CREATE, jute.create(top))
+            paths = [f"{top}/{n}" for n in range(1_000)]
+            self.created(wire, [jute.create(path, entries=[(n + 2_000 << 5 | 31, "digest", ":"), *entries]) for n, path in enumerate(paths)])
+            reads = jute.multi([(jute.GET, jute.watched(path)) for path in paths])
+            asked = self.random.choice(((jute.MULTI_READ, reads, 20), (jute.EXISTS, jute.watched(paths[0]), 20_000), (jute.GET_ACL, jute.string(paths[0]), 2_000)))
+            self.at_once(*[lambda: self.flood(*asked) for _ in range(self.random.choice((4, 50)))])
+            self.transaction(wire, [(jute.DELETE, jute.versioned(path)) for path in paths], 0)
+
     def heavy_ends(self):
         """A session with much data in its ephemerals, which ends."""
         with contextlib.closing(self.wire()) as wire:

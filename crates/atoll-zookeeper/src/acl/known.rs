@@ -12,7 +12,8 @@ use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
 use super::ids::{IdSet, StoredEntry, each_entry};
-use super::{ANYONE, is_in_network, leading, network, permitted};
+use super::judge::{Arranged, SHORT_BYTES, permitted};
+use super::{ANYONE, leading, network};
 use crate::jute::Jute;
 use crate::jute::codes::perms;
 use crate::jute::records::Id;
@@ -22,8 +23,6 @@ use crate::jute::records::Id;
 const MOST_BYTES: usize = 48 * 1024 * 1024;
 /// Approximate memory of an ACL that is kept besides its own bytes.
 const BYTES_BESIDE_LIST: usize = 128;
-/// An ACL of at most this many bytes is judged without arranging the client's ids first.
-const SHORT_BYTES: usize = 512;
 
 /// What was found out about ACLs, by their stored form. It keeps different ACLs up to [`MOST_BYTES`], and the one that was looked up
 /// last.
@@ -132,52 +131,6 @@ impl Judged {
     /// Returns the number of ACLs that were really judged.
     pub fn count(&self) -> usize {
         self.known.found_out
-    }
-}
-
-/// A client's ids, arranged so that the entries of long ACLs can be looked up.
-#[derive(Debug)]
-struct Arranged {
-    is_super: bool,
-    addresses: Vec<IpAddr>,
-    others: IdSet,
-}
-
-impl Arranged {
-    fn new(client: &[Id<'_>]) -> Arranged {
-        let others: Vec<Vec<u8>> = client.iter().filter(|id| id.scheme != "ip").map(Jute::to_vec).collect();
-        Arranged {
-            is_super: super::is_super(client),
-            addresses: client
-                .iter()
-                .filter(|id| id.scheme == "ip")
-                .filter_map(|id| id.id.parse().ok())
-                .collect(),
-            others: IdSet::of(&others),
-        }
-    }
-
-    /// Returns which of [`perms::ALL`] a stored ACL gives, as [`permitted`] does.
-    fn permitted(&self, list: &[u8]) -> i32 {
-        if self.is_super {
-            return perms::ALL;
-        }
-        let mut given = 0;
-        let is_whole = each_entry(list, |entry| {
-            let new = entry.perms & perms::ALL & !given;
-            let is_for = || match entry.scheme {
-                b"world" if entry.name == ANYONE.id.as_bytes() => true,
-                b"ip" => std::str::from_utf8(entry.name)
-                    .is_ok_and(|name| self.addresses.iter().any(|address| is_in_network(*address, name))),
-                _ => self.others.contains(entry.id),
-            };
-            // An entry that adds nothing need not be looked up.
-            if new != 0 && is_for() {
-                given |= new;
-            }
-        });
-        // An ACL that cannot be decoded admits nobody.
-        if is_whole { given } else { 0 }
     }
 }
 
@@ -292,7 +245,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use proptest::prelude::*;
 
-    use super::super::{OPEN, READ_ONLY, permitted, stored};
+    use super::super::{OPEN, READ_ONLY, stored};
     use super::*;
     use crate::jute::records::Acl;
 

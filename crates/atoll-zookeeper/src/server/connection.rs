@@ -19,7 +19,7 @@ use super::figures::{ConnectionFigures, Refusal};
 use super::handshake::Ended;
 use super::pending::{Pending, Queue};
 use super::sasl::Sasl;
-use super::turn::Turn;
+use super::turn::{Member, Turn};
 use super::{Shared, counted, frame, read_only, turn};
 use crate::acl;
 use crate::command::is_write;
@@ -87,6 +87,7 @@ pub(crate) struct Connection<S> {
     /// Whether the client is served without the log.
     read_only: bool,
     pub(super) turn: Turn,
+    turns: Member,
     /// Completes when the write that could not be proposed may be retried.
     busy: Option<Busy>,
     /// Room for that write, once it was obtained.
@@ -126,6 +127,7 @@ enum Taken {
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn new(shared: Arc<Shared>, stream: S, figures: Arc<ConnectionFigures>, parts: Parts) -> Self {
         let Parts { id, session, moves, input, out, outbox, heard, read_only } = parts;
+        let turns = shared.crowd.join();
         let mut connection = Connection {
             shared,
             id,
@@ -147,7 +149,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             sasl: Sasl::default(),
             heard,
             read_only,
-            turn: Turn::begin(),
+            turn: turns.begin(),
+            turns,
             busy: None,
             room: None,
             counted: None,
@@ -187,8 +190,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Runs one turn: answers requests that are ready, takes new ones, and sends the output.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         self.outbox.register(cx.waker());
-        self.turn = Turn::begin();
+        self.turn = self.turns.begin();
         let done = self.take_turn(cx);
+        self.turns.end(&self.turn);
         // An idle client holds no view (contracts X27).
         self.forget_view();
         done

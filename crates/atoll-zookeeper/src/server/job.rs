@@ -1,5 +1,7 @@
 //! What a read that may take several steps reads, and how far it is.
 
+use std::cell::Cell;
+
 use atoll_db::{Direction, Scan, View};
 use bytes::Bytes;
 
@@ -48,16 +50,33 @@ pub(crate) struct Work<'w> {
     pub(crate) budget: Budget,
 }
 
+/// A source that counts the bytes of the values that are read from it.
+struct Counting<'s> {
+    source: &'s dyn Source,
+    bytes: Cell<usize>,
+}
+
+impl Source for Counting<'_> {
+    fn value(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        let value = self.source.value(key)?;
+        self.bytes.set(self.bytes.get() + value.as_ref().map_or(0, Bytes::len));
+        Ok(value)
+    }
+}
+
 impl Work<'_> {
-    /// Reads a few keys, on the node's thread only if they are in memory. Returns None if they are not.
+    /// Reads a few keys, on the node's thread only if they are in memory. Returns None if they are not. What is read counts even if
+    /// the reply says little of it: the ACL of a node is judged, and may be long.
     fn look<T>(
         &mut self,
         read: impl FnOnce(&dyn Source, &[Id<'_>], &mut Vec<u8>) -> Result<T, ReadError>,
     ) -> Result<Option<T>, ReadError> {
-        if !self.budget.is_here() {
-            return read(self.view, self.client, self.out).map(Some);
-        }
-        match read(&OnlyInMemory(self.view), self.client, self.out) {
+        let in_memory = OnlyInMemory(self.view);
+        let source: &dyn Source = if self.budget.is_here() { &in_memory } else { self.view };
+        let source = Counting { source, bytes: Cell::new(0) };
+        let done = read(&source, self.client, self.out);
+        self.budget.spend(source.bytes.get());
+        match done {
             Err(ReadError::OnDisk) => Ok(None),
             done => done.map(Some),
         }
@@ -210,7 +229,6 @@ impl Job {
                 if work.is_over() {
                     return Ok(false);
                 }
-                let before = work.out.len();
                 let mut from = Reader::new(ops.get(*at..).unwrap_or_default());
                 match read_one(&mut from, work)? {
                     One::End => return Ok(true),
@@ -219,7 +237,6 @@ impl Job {
                     One::List(list) => *names = Some(list),
                 }
                 *at = ops.len() - from.rest().len();
-                work.budget.spend(work.out.len() - before);
             },
         }
     }

@@ -168,6 +168,8 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) figures: Figures,
     pub(crate) walks: walk::Walks,
+    /// The connections that have more to do than fits into their turns.
+    pub(crate) crowd: turn::Crowd,
     pub(crate) room: room::Room,
     pub(crate) window: window::Window,
     cluster: Arc<dyn Cluster>,
@@ -311,6 +313,7 @@ impl Door {
             sessions: Sessions::new(engine.proposer()),
             figures: Figures::default(),
             walks: walk::Walks::default(),
+            crowd: turn::Crowd::default(),
             room: room::Room::default(),
             window: window::Window::default(),
             cluster,

@@ -3,6 +3,8 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,17 +14,74 @@ use tokio::time::Instant;
 const REQUESTS: usize = 512;
 /// Most bytes of requests and replies in a turn.
 const BYTES: usize = 512 * 1024;
-/// Approximate duration of a turn.
+/// Longest turn, approximately.
 const FOR: Duration = Duration::from_millis(2);
+/// Approximate duration of the turns of all busy connections together. The node polls its sockets once in that time.
+const ROUND: Duration = Duration::from_millis(4);
+/// Shortest turn, approximately, however many connections are busy. A lower value costs more turns.
+const AT_LEAST: Duration = Duration::from_micros(100);
 /// Requests between two readings of the clock. A reading at each request would be noticeable.
-const LOOK_EVERY: usize = 16;
+const LOOK_EVERY: usize = 8;
 /// The clock is also read after this many bytes.
 const LOOK_EVERY_BYTES: usize = 64 * 1024;
+
+/// The number of busy connections: those whose last turn had to end although they had more to do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crowd(Arc<AtomicUsize>);
+
+impl Crowd {
+    /// Adds a connection, which is not busy yet.
+    pub(crate) fn join(&self) -> Member {
+        Member { crowd: self.clone(), is_busy: false }
+    }
+
+    /// Returns how long a turn may be, so that all turns together take no longer than a round.
+    fn share(&self) -> Duration {
+        let busy = u32::try_from(self.0.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        (ROUND / busy.max(1)).clamp(AT_LEAST, FOR)
+    }
+}
+
+/// A connection among the others.
+#[derive(Debug)]
+pub(crate) struct Member {
+    crowd: Crowd,
+    is_busy: bool,
+}
+
+impl Member {
+    /// Begins a turn.
+    pub(crate) fn begin(&self) -> Turn {
+        Turn::begin(self.crowd.share())
+    }
+
+    /// Ends a turn.
+    pub(crate) fn end(&mut self, turn: &Turn) {
+        self.set_busy(turn.is_over());
+    }
+
+    fn set_busy(&mut self, is_busy: bool) {
+        if std::mem::replace(&mut self.is_busy, is_busy) != is_busy {
+            match is_busy {
+                true => self.crowd.0.fetch_add(1, Ordering::Relaxed),
+                false => self.crowd.0.fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.set_busy(false);
+    }
+}
 
 /// One turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
     began: Instant,
+    /// Its longest duration.
+    most: Duration,
     requests: usize,
     bytes: usize,
     /// The numbers of requests and bytes at which the clock is read next.
@@ -31,10 +90,9 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Begins a turn.
-    pub(crate) fn begin() -> Turn {
+    fn begin(most: Duration) -> Turn {
         let look_at = (LOOK_EVERY, LOOK_EVERY_BYTES);
-        Turn { began: Instant::now(), requests: 0, bytes: 0, look_at, over: false }
+        Turn { began: Instant::now(), most, requests: 0, bytes: 0, look_at, over: false }
     }
 
     /// Records a request that was handled. `bytes` is the length of the request plus that of its reply.
@@ -45,7 +103,7 @@ impl Turn {
         let (requests, look_bytes) = self.look_at;
         if self.requests >= requests || self.bytes >= look_bytes {
             self.look_at = (self.requests + LOOK_EVERY, self.bytes + LOOK_EVERY_BYTES);
-            self.over |= self.began.elapsed() >= FOR;
+            self.over |= self.began.elapsed() >= self.most;
         }
     }
 
@@ -67,9 +125,6 @@ pub(crate) fn poll_after_the_others(cx: &mut Context<'_>) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -111,9 +166,33 @@ mod tests {
     }
 
     #[test]
+    fn the_more_connections_are_busy_the_shorter_are_their_turns() {
+        let crowd = Crowd::default();
+        let mut members: Vec<Member> = (0..100).map(|_| crowd.join()).collect();
+        assert_eq!(crowd.share(), FOR, "a connection that has done nothing is not busy");
+        let over = {
+            let mut turn = members[0].begin();
+            turn.did(BYTES);
+            turn
+        };
+        for member in &mut members {
+            member.end(&over);
+            member.end(&over);
+        }
+        assert_eq!(crowd.share(), AT_LEAST);
+        for member in &mut members[..80] {
+            let idle = member.begin();
+            member.end(&idle);
+        }
+        assert_eq!(crowd.share(), ROUND / 20);
+        drop(members);
+        assert_eq!(crowd.share(), FOR);
+    }
+
+    #[test]
     fn a_turn_ends_by_requests_and_by_bytes() {
         let ends_after = |bytes: usize| {
-            let mut turn = Turn::begin();
+            let mut turn = Turn::begin(Duration::MAX);
             (1..).find(|_| {
                 turn.did(bytes);
                 turn.is_over()
