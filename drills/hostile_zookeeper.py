@@ -344,6 +344,18 @@ class Attack:
             for first in range(0, count, fit):
                 self.transaction(wire, [(jute.DELETE, jute.versioned(f"{top}/{n}")) for n in range(first, min(first + fit, count))], 0)
 
+    def watched_transactions(self):
+        """As many clients as one address may have, each of which is notified of every operation of the largest transactions."""
+        with contextlib.ExitStack() as stack:
+            # Other connections of this drill come from another address.
+            for _ in range(self.random.choice((20, 150))):
+                watcher = stack.enter_context(contextlib.closing(self.wire(source="127.0.3.1")))
+                watcher.call(jute.ADD_WATCH, jute.string("/h/s") + struct.pack(">i", 1))
+            wire = stack.enter_context(contextlib.closing(self.wire()))
+            if wire.call(jute.EXISTS, jute.watched("/h/s/q"))[1]:
+                wire.call(jute.CREATE, jute.create("/h/s/q"))
+            self.transaction(wire, [(jute.SET, jute.written("/h/s/q", b"1"))] * 20_000, 0)
+
     def judged_reads(self):
         """Reads of many nodes that each have their own long list of access, by many clients."""
         with contextlib.closing(self.wire()) as wire:

@@ -63,9 +63,9 @@ class Reader:
 class Wire:
     """One connection. Replies are (zxid, error, reader); events that come in between are kept."""
 
-    def __init__(self, host, timeout_ms=10_000, session=0, password=b"\0" * 16, seen=0, read_only=True, patience_s=30):
+    def __init__(self, host, timeout_ms=10_000, session=0, password=b"\0" * 16, seen=0, read_only=True, patience_s=30, source=None):
         name, port = host.rsplit(":", 1)
-        self.socket = socket.create_connection((name, int(port)), timeout=patience_s)
+        self.socket = socket.create_connection((name, int(port)), timeout=patience_s, source_address=source and (source, 0))
         self.events = []
         self.xid = 0
         hello = struct.pack(">iqiq", 0, seen, timeout_ms, session) + buffer(password)

@@ -15,9 +15,11 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `table.rs` | the watches, by path and by connection; finds those that a change concerns |
+//! | `batch.rs` | the notifications of a transaction, on their way to the outboxes |
 //! | `outbox.rs` | the events that must be sent on a connection |
 //! | `reset.rs` | setWatches: a client that reconnects with its watches |
 
+mod batch;
 pub mod outbox;
 pub mod reset;
 pub mod table;
@@ -132,10 +134,7 @@ impl Watches {
     pub fn trigger(&self, below: LogPos, events: &[Event]) {
         let mut inner = self.lock();
         inner.told_below = inner.told_below.max(below);
-        for event in events {
-            inner.table.trigger(below, event);
-        }
-        inner.table.forget_readers();
+        inner.table.trigger(below, events);
     }
 
     /// Ends all connections of the node.

@@ -14,6 +14,8 @@ use crate::jute::reply::WatcherEvent;
 /// Most bytes of events that may wait for a client. A client that is further behind is disconnected. When it registers its watches
 /// again, it is notified of what it missed.
 pub const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
+/// Memory for events that a connection keeps while none wait.
+const KEPT_BYTES: usize = 4 * 1024;
 /// The session state that events carry: connected.
 const CONNECTED: i32 = 3;
 
@@ -43,9 +45,38 @@ struct Inner {
 }
 
 impl Inner {
+    /// Returns whether there is something to do for the connection.
+    fn push<'n>(&mut self, below: LogPos, events: impl IntoIterator<Item = (&'n [u8], &'n Readers)>) -> bool {
+        let (had, mut judged) = (self.count, None::<(&Readers, bool)>);
+        for (frame, readers) in events {
+            if self.end.is_some() {
+                break;
+            }
+            // Events that follow one another mostly concern nodes with the same ACL.
+            let may = match judged {
+                Some((last, may)) if std::ptr::eq(last, readers) => may,
+                _ => readers.include(&self.client),
+            };
+            judged = Some((readers, may));
+            if !may {
+                continue;
+            }
+            if self.events.len() > MAX_WAITING_BYTES {
+                self.end = Some(End::Behind);
+                self.events = Vec::new();
+                return true;
+            }
+            self.events.extend_from_slice(frame);
+            self.count += 1;
+            self.told_below = self.told_below.max(below);
+        }
+        self.count > had
+    }
+
     fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
         if !self.events.is_empty() {
             out.append(&mut self.events);
+            self.events.shrink_to(KEPT_BYTES);
         }
         std::mem::take(&mut self.count)
     }
@@ -68,24 +99,20 @@ impl Outbox {
         self.lock().client = Client::new(ids);
     }
 
-    /// Queues an event of an entry below `below` for the client. Drops the event if the client is not one of the node's readers, or if
-    /// the connection is to end. If too many bytes are waiting, the connection ends.
+    /// Queues an event of an entry below `below` for the client, as [`Outbox::push_all`] does.
     pub fn push(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, readers: &Readers) {
-        {
-            let mut inner = self.lock();
-            if inner.end.is_some() || !readers.include(&inner.client) {
-                return;
-            }
-            if inner.events.len() > MAX_WAITING_BYTES {
-                inner.end = Some(End::Behind);
-                inner.events = Vec::new();
-            } else {
-                write_event(kind, path, zxid, &mut inner.events);
-                inner.count += 1;
-                inner.told_below = inner.told_below.max(below);
-            }
+        let mut frame = Vec::new();
+        write_event(kind, path, zxid, &mut frame);
+        self.push_all(below, [(&frame[..], readers)]);
+    }
+
+    /// Queues events of entries below `below` for the client, each with its frame and the node's readers. Drops an event if the client
+    /// is not one of them, and all of them if the connection is to end. If too many bytes are waiting, the connection ends.
+    pub fn push_all<'n>(&self, below: LogPos, events: impl IntoIterator<Item = (&'n [u8], &'n Readers)>) {
+        let is_new = self.lock().push(below, events);
+        if is_new {
+            self.waker.wake();
         }
-        self.waker.wake();
     }
 
     /// Asks the connection to end. The first reason counts.

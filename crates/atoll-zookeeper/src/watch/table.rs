@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use atoll_core::testing::mutant;
 use atoll_db::LogPos;
-use bytes::Bytes;
 
 use super::ConnectionId;
+use super::batch::Batch;
 use super::outbox::{End, Outbox};
 use crate::acl::ReadersOf;
 use crate::event::{Change, Event};
@@ -89,6 +89,8 @@ pub struct Table {
     told: u64,
     /// Who may read the nodes that events concern.
     readers: ReadersOf,
+    /// Empty between two calls.
+    batch: Batch,
 }
 
 impl Table {
@@ -181,9 +183,24 @@ impl Table {
         }
     }
 
-    /// Triggers the watches that an event concerns: puts the event, of an entry below `below`, into the outboxes of their
-    /// connections, and removes the one-time watches among them.
-    pub fn trigger(&mut self, below: LogPos, event: &Event) {
+    /// Triggers the watches that events concern: puts the events, of entries below `below`, into the outboxes of their connections,
+    /// and removes the one-time watches among them.
+    pub fn trigger(&mut self, below: LogPos, events: &[Event]) {
+        let mut batch = std::mem::take(&mut self.batch);
+        for event in events {
+            self.collect(event, &mut batch);
+            if batch.is_full() {
+                self.send(below, &mut batch);
+            }
+        }
+        self.send(below, &mut batch);
+        self.batch = batch;
+        // Who may read the nodes of these events may take much memory.
+        self.readers.forget();
+    }
+
+    /// Adds the notifications of an event to the batch.
+    fn collect(&mut self, event: &Event, batch: &mut Batch) {
         let Event::Node { change, path, zxid, acl, parent_acl } = event else { return };
         if self.by_path.is_empty() {
             return;
@@ -194,69 +211,60 @@ impl Table {
             Change::Deleted => (EventType::NodeDeleted, &[Kind::Data, Kind::Child]),
             Change::AclSet => return,
         };
-        let mut concerned = self.take_once(path, once);
-        concerned.extend(self.staying(path, Kind::Persistent));
+        let mut any = self.take_once(path, once, batch) | self.staying(path, Kind::Persistent, batch);
         if self.counts[Kind::Recursive as usize] > 0 {
             for top in std::iter::once(path.as_str()).chain(path::ancestors(path)) {
-                concerned.extend(self.staying(top, Kind::Recursive));
+                any |= self.staying(top, Kind::Recursive, batch);
             }
         }
-        self.send(below, &concerned, (kind, path), *zxid, acl);
+        if any {
+            batch.add(kind, path, *zxid, self.readers.list(acl));
+        }
         if let (Change::Created | Change::Deleted, Some((parent, _))) = (change, path::split(path)) {
-            let mut concerned = self.take_once(parent, &[Kind::Child]);
-            concerned.extend(self.staying(parent, Kind::Persistent));
-            self.send(below, &concerned, (EventType::NodeChildrenChanged, parent), *zxid, parent_acl);
+            let once = self.take_once(parent, &[Kind::Child], batch);
+            if once | self.staying(parent, Kind::Persistent, batch) {
+                batch.add(EventType::NodeChildrenChanged, parent, *zxid, self.readers.list(parent_acl));
+            }
         }
     }
 
-    /// Removes the one-time watches of these kinds, and returns their connections.
-    fn take_once(&mut self, path: &str, kinds: &[Kind]) -> BTreeSet<ConnectionId> {
-        let mut out = BTreeSet::new();
-        let Some((path, _)) = self.by_path.get_key_value(path) else { return out };
-        let path = path.clone();
+    /// Removes the one-time watches of these kinds, whose connections the next notification concerns; returns whether there were any.
+    fn take_once(&mut self, path: &str, kinds: &[Kind], batch: &mut Batch) -> bool {
+        let Some((path, _)) = self.by_path.get_key_value(path) else { return false };
+        let (path, mut any) = (path.clone(), false);
         for kind in kinds {
             let Some(watchers) = self.by_path.get_mut(&path) else { break };
+            any |= !watchers.of(*kind).is_empty();
             if mutant(mutants::ZK_WATCH_FIRES_AGAIN) {
-                out.extend(watchers.of(*kind));
+                watchers.of(*kind).iter().for_each(|id| batch.concerns(*id));
                 continue;
             }
             for id in std::mem::take(watchers.of_mut(*kind)) {
                 self.counts[*kind as usize] -= 1;
                 self.take_from(id, *kind, &path);
-                out.insert(id);
+                batch.concerns(id);
             }
         }
         if self.by_path.get(&path).is_some_and(Watchers::is_empty) {
             self.by_path.remove(&path);
         }
-        out
+        any
     }
 
-    fn staying(&self, path: &str, kind: Kind) -> impl Iterator<Item = ConnectionId> {
-        self.by_path.get(path).into_iter().flat_map(move |w| w.of(kind)).copied()
+    /// Finds the watches of a kind that stay, whose connections the next notification concerns; returns whether there are any.
+    fn staying(&self, path: &str, kind: Kind, batch: &mut Batch) -> bool {
+        let watchers = self.by_path.get(path).map(|watchers| watchers.of(kind));
+        watchers.into_iter().flatten().for_each(|id| batch.concerns(*id));
+        watchers.is_some_and(|watchers| !watchers.is_empty())
     }
 
-    fn send(
-        &mut self,
-        below: LogPos,
-        to: &BTreeSet<ConnectionId>,
-        (kind, path): (EventType, &str),
-        zxid: i64,
-        list: &Bytes,
-    ) {
-        if to.is_empty() {
-            return;
-        }
-        let readers = self.readers.list(list);
-        for connection in to.iter().filter_map(|id| self.connections.get(id)) {
-            connection.outbox.push(below, kind, path, zxid, &readers);
-            self.told += 1;
-        }
-    }
-
-    /// Forgets who may read the nodes of the last events, because that may take much memory.
-    pub fn forget_readers(&mut self) {
-        self.readers.forget();
+    fn send(&mut self, below: LogPos, batch: &mut Batch) {
+        batch.drain(|id, notes| {
+            if let Some(connection) = self.connections.get(&id) {
+                self.told += u64::try_from(notes.len()).unwrap_or(u64::MAX);
+                connection.outbox.push_all(below, notes);
+            }
+        });
     }
 
     /// Moves a connection's unsent events to the end of `out`; returns their number.
@@ -329,10 +337,52 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::acl;
     use crate::jute::codes::perms;
     use crate::jute::records::{Acl, Id};
+
+    /// A notification for each change and watcher, in the order of the changes, however many fit into a batch.
+    #[test]
+    fn notifications_of_a_large_transaction_come_in_order_and_once() {
+        let mut table = Table::default();
+        let outboxes: Vec<Arc<Outbox>> = (0..3).map(|_| Arc::default()).collect();
+        for (id, outbox) in (0..).zip(&outboxes) {
+            table.join(id, outbox.clone());
+        }
+        // The first has three watches that each change concerns, the second one, the third one that fires once.
+        for (id, kind, path) in [
+            (0, Kind::Recursive, "/"),
+            (0, Kind::Recursive, "/a"),
+            (0, Kind::Persistent, "/a/b"),
+            (1, Kind::Recursive, "/a"),
+            (2, Kind::Data, "/a/b"),
+        ] {
+            assert!(table.add(id, kind, path));
+        }
+        let set = |zxid| Event::Node {
+            change: Change::DataSet,
+            path: "/a/b".to_owned(),
+            zxid,
+            acl: Bytes::new(),
+            parent_acl: Bytes::new(),
+        };
+        table.trigger(LogPos(1), &(0..20_000).map(set).collect::<Vec<_>>());
+        let mut one = Vec::new();
+        super::super::outbox::write_event(EventType::NodeDataChanged, "/a/b", 0, &mut one);
+        for (outbox, count) in outboxes.iter().zip([20_000_i64, 20_000, 1]) {
+            let mut out = Vec::new();
+            assert_eq!(outbox.drain(&mut out), count.unsigned_abs());
+            // The zxid stands behind the length and the xid.
+            let zxids = out
+                .chunks(one.len())
+                .map(|frame| i64::from_be_bytes(frame[8..16].try_into().expect("8 bytes")));
+            assert!(zxids.eq(0..count));
+        }
+        assert_eq!((table.told(), table.watched()), (40_001, 3));
+    }
 
     #[test]
     fn each_list_of_an_entry_is_read_once_for_all_watchers() {
@@ -347,12 +397,14 @@ mod tests {
             // Nobody may write, so this is not the open ACL. The bits that mean nothing differ.
             Bytes::from(acl::stored(&[entry(n << 5 | perms::READ)]))
         };
-        for n in 0..100 {
-            let (path, zxid) = (format!("/{n}"), 1);
-            let (acl, parent_acl) = (list(n % 10), Bytes::new());
-            let event = Event::Node { change: Change::DataSet, path, zxid, acl, parent_acl };
-            table.trigger(LogPos(1), &event);
-        }
+        let set = |n: i32| Event::Node {
+            change: Change::DataSet,
+            path: format!("/{n}"),
+            zxid: 1,
+            acl: list(n % 10),
+            parent_acl: Bytes::new(),
+        };
+        table.trigger(LogPos(1), &(0..100).map(set).collect::<Vec<_>>());
         assert_eq!(table.readers.count(), 10);
         for outbox in outboxes {
             assert_eq!(outbox.drain(&mut Vec::new()), 100);
