@@ -329,11 +329,11 @@ class Attack:
             top = f"/h/s/v{self.random.random()}"
             wire.call(jute.CREATE, jute.create(top))
             if self.random.random() < 0.5:
-                fit, count = 1_950, self.random.choice((1_950, 4_000))
+                fit, count = 1_700, self.random.choice((1_700, 4_000))
                 entries = [(n << 5 | 31, "digest", ":") for n in range(850)] + jute.OPEN_ACL
                 bodies = [jute.create(f"{top}/{n}", entries=[(n + 2_000 << 5 | 31, "digest", ":"), *entries]) for n in range(count)]
             else:
-                fit, count = 36, self.random.choice((36, 500))
+                fit, count = 36, self.random.choice((36, 100))
                 bodies = [jute.create(f"{top}/{n}", b"y" * 900_000) for n in range(count)]
             self.created(wire, bodies)
             sets = [(jute.SET, jute.written(f"{top}/{n}", b"1")) for n in range(count)]
@@ -371,7 +371,7 @@ class Attack:
     def heavy_ends(self):
         """A session with much data in its ephemerals, which ends."""
         with contextlib.closing(self.wire()) as wire:
-            self.created(wire, [jute.create(f"/h/s/{wire.session:x}-{n}", b"z" * 900_000, flags=1) for n in range(self.count(500))])
+            self.created(wire, [jute.create(f"/h/s/{wire.session:x}-{n}", b"z" * 900_000, flags=1) for n in range(self.count(100))])
             wire.ask(jute.CLOSE)
             with contextlib.suppress(OSError, ConnectionError):
                 while wire.receive():

@@ -160,11 +160,21 @@ pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>
     whole.extend(list, client, false).map(|()| whole.out).map_err(|_| ErrorCode::InvalidAcl)
 }
 
-/// Returns whether an ACL is longer than a door accepts, as the client sent it or with `auth` replaced. An ACL that is invalid for
-/// another reason need not count as long. The work is bounded, because the thread of the door does it.
-pub fn is_long_made_whole(list: &[Acl<'_>], client: &[Id<'_>]) -> bool {
+/// The length of an ACL with `auth` replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// A door accepts it.
+    Short,
+    /// It is longer than a door accepts.
+    Long,
+    /// It is too long unless it has duplicate entries, which one must look at.
+    Unclear,
+}
+
+/// Returns whether an ACL is longer than a door accepts, without looking for duplicate entries.
+pub fn length_made_whole(list: &[Acl<'_>], client: &[Id<'_>]) -> Length {
     if is_long(list) {
-        return true;
+        return Length::Long;
     }
     let auths = list.iter().filter(|entry| entry.id.scheme == "auth").count();
     let proofs = || client.iter().filter(|c| is_proof(c.scheme));
@@ -172,8 +182,17 @@ pub fn is_long_made_whole(list: &[Acl<'_>], client: &[Id<'_>]) -> bool {
     let most_bytes = list.iter().map(bytes_of).sum::<usize>() + auths * own_bytes;
     let most_entries = list.len() + auths * proofs().count();
     // Only duplicate entries can make it shorter than this.
-    (most_entries > MAX_ENTRIES || most_bytes > MAX_BYTES)
-        && Whole::default().extend(list, client, true) == Err(NotWhole::Long)
+    if most_entries > MAX_ENTRIES || most_bytes > MAX_BYTES { Length::Unclear } else { Length::Short }
+}
+
+/// Returns whether an ACL is longer than a door accepts, as the client sent it or with `auth` replaced. An ACL that is invalid for
+/// another reason need not count as long. The work is bounded, because the thread of the door does it.
+pub fn is_long_made_whole(list: &[Acl<'_>], client: &[Id<'_>]) -> bool {
+    match length_made_whole(list, client) {
+        Length::Short => false,
+        Length::Long => true,
+        Length::Unclear => Whole::default().extend(list, client, true) == Err(NotWhole::Long),
+    }
 }
 
 /// Replaces `auth` in the superuser's ACL by the superuser's ids, as `made_whole` does, but without `super`. No ACL may contain that

@@ -91,6 +91,64 @@ fn a_reply_that_would_be_too_long_is_an_error_and_the_connection_goes_on() {
 }
 
 #[test]
+fn texts_of_quotas_are_short() {
+    let mut c = Client::connect(door(Options::default()));
+    let top = "/zookeeper/quota/a";
+    let (limits, stats) = (format!("{top}/zookeeper_limits"), format!("{top}/zookeeper_stats"));
+    let refused = ErrorCode::BadArguments.number();
+    let (longest, long) = (vec![b','; 256], vec![b','; 257]);
+    assert_eq!((c.create("/a", b""), c.create(top, b"")), (0, 0));
+    for path in [&limits, &stats] {
+        assert_eq!((c.create(path, &long), c.create(path, &longest)), (refused, 0), "{path}");
+    }
+    let set = |data| SetDataRequest { path: &limits, data: Some(data), version: -1 };
+    assert_eq!(c.call(&Request::SetData(set(&long))).0, refused);
+    assert_eq!(c.call(&Request::SetData(set(&longest))).0, 0);
+    for ops in [
+        vec![MultiOp::SetData(set(&long))],
+        vec![MultiOp::Create(CreateRequest { path: &limits, data: Some(&long), acl: open(), flags: 0 })],
+    ] {
+        assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, refused);
+    }
+    assert_eq!(c.create("/a/zookeeper_limits", &long), 0, "no text of a quota");
+}
+
+/// A client with 63 proofs of its identity, each of which takes the place of `auth`. With duplicates, the length of the result is not
+/// clear without making it, so few such lists are accepted.
+#[test]
+fn few_lists_of_a_transaction_are_made_whole_to_see_their_length() {
+    let mut c = Client::connect(door(Options::default()));
+    for n in 0..63 {
+        add_auth(&mut c, &format!("a{n:02}:{}", "p".repeat(20)));
+    }
+    let auth = |perms| Acl { perms, id: Id { scheme: "auth", id: "" } };
+    let acl: Vec<Acl<'_>> = [1, 2, 3, 4, 1, 2, 3, 4].map(auth).into();
+    let many = |path, count| {
+        let create = CreateRequest {
+            path,
+            data: None,
+            acl: acl.clone(),
+            flags: CreateMode::PersistentSequential.number(),
+        };
+        Request::Multi(MultiRequest { ops: vec![MultiOp::Create(create); count] })
+    };
+    assert_eq!(c.call(&many("/a", 65)).0, ErrorCode::InvalidAcl.number());
+    let (err, body) = c.call(&many("/b", 64));
+    let row = MultiResult::read_row(&mut Reader::new(&body)).unwrap();
+    assert!(err == 0 && row.len() == 64 && row.iter().all(|r| matches!(r, MultiResult::Create(_))));
+}
+
+#[test]
+fn no_watch_is_set_on_a_path_that_no_node_can_have() {
+    let mut c = Client::connect(door(Options::default()));
+    let path = format!("/{}", "p".repeat(16 * 1024));
+    let exists = |path, watch| Request::Exists(WatchedRequest { path, watch });
+    assert_eq!(c.call(&exists(&path, false)).0, ErrorCode::NoNode.number());
+    assert_eq!(c.call(&exists(&path, true)).0, ErrorCode::SystemError.number());
+    assert_eq!(c.call(&exists(&path[..16 * 1024], true)).0, ErrorCode::NoNode.number());
+}
+
+#[test]
 fn lists_are_the_same_here_and_in_steps_elsewhere() {
     let mut c = Client::connect(door(Options::default()));
     assert_eq!(c.create("/p", b""), 0);

@@ -72,8 +72,8 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("/p{n}")).collect()
 }
 
-/// The number of znodes whose records may be written in one transaction, if each has an ACL of 16 KiB.
-const MOST_RECORDS: usize = MAX_WEIGHT_BYTES / (16 * 1024);
+/// The number of znodes whose records may be written in one transaction, if each has an ACL of 16 KiB. A look-up weighs a kilobyte then.
+const MOST_RECORDS: usize = MAX_WEIGHT_BYTES / (17 * 1024);
 
 #[test]
 fn a_transaction_on_too_many_long_records_is_refused_at_the_operation_that_is_too_much() {
@@ -94,10 +94,49 @@ fn a_transaction_on_too_many_long_records_is_refused_at_the_operation_that_is_to
         assert_eq!((code, versions(&mut client)), (ErrorCode::BadArguments, 0));
         assert!((MOST_RECORDS - 100..MOST_RECORDS + 200).contains(&at), "{at}");
         // A znode counts once, however many operations concern it.
-        let again = paths[..MOST_RECORDS - 100].iter().cycle().take(20_000);
+        let again = paths[..500].iter().cycle().take(20_000);
         assert_eq!(client.multi(again.map(|path| set(path)).collect()), None);
         client.replica.audit();
     }
+}
+
+#[test]
+fn a_transaction_may_not_make_very_many_long_records() {
+    let mut client = Client::new(2);
+    let paths = names(MAX_WEIGHT_BYTES / (16 * 1024) + 100);
+    let create = |path| CreateRequest { path, data: None, acl: long(1), flags: 0 };
+    let mut all = |count| {
+        client.multi(paths[..count].iter().map(|path| MultiOp::Create(create(path.as_str()))).collect())
+    };
+    let (at, code) = all(paths.len()).unwrap();
+    assert_eq!(code, ErrorCode::BadArguments);
+    assert!(at > MOST_RECORDS, "{at}");
+    assert_eq!(all(MOST_RECORDS), None);
+}
+
+/// Quotas at all levels of two deep paths, and operations that concern one and the other in turn: each looks up hundreds of nodes.
+#[test]
+fn a_transaction_may_not_look_up_nodes_without_end() {
+    let mut client = Client::new(2);
+    let deep =
+        |top: &str| (1..=200).map(|levels| format!("/{top}{}", "/d".repeat(levels - 1))).collect::<Vec<_>>();
+    let (a, b) = (deep("a"), deep("b"));
+    for path in a.iter().chain(&b) {
+        client.create(path, open(), b"", CreateMode::Persistent);
+        let quota = format!("/zookeeper/quota{path}");
+        client.create(&quota, open(), b"", CreateMode::Persistent);
+        client.create(&format!("{quota}/zookeeper_limits"), open(), b"count=-1", CreateMode::Persistent);
+    }
+    let texts = [&b"1"[..], b"22"];
+    let in_turn = |count: usize| -> Vec<MultiOp<'_>> {
+        let path = |n: usize| if n.is_multiple_of(2) { &a[199] } else { &b[199] };
+        let set = |n: usize| SetDataRequest { path: path(n), data: Some(texts[n / 2 % 2]), version: -1 };
+        (0..count).map(|n| MultiOp::SetData(set(n))).collect()
+    };
+    let (at, code) = client.multi(in_turn(2_000)).unwrap();
+    assert_eq!(code, ErrorCode::BadArguments);
+    assert!((400..900).contains(&at), "{at}");
+    assert_eq!(client.multi(in_turn(400)), None);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use bytes::Bytes;
 use fjall::compaction::Leveled;
-use fjall::config::CompressionPolicy;
+use fjall::config::{PartitioningPolicy, PinningPolicy};
 use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice, Snapshot};
 
 use atoll_core::sync::lock;
@@ -263,15 +263,17 @@ impl Open {
 
 /// Returns the options of a new tree. An existing one keeps those with which it was created.
 ///
-/// Nothing is compressed. While fjall writes a file, it holds on to the blocks of all values whose key is longer than 20 bytes. The
-/// target size of a file counts compressed bytes, so with compressed values of a megabyte these blocks took a gigabyte.
+/// The filters of three levels stay in memory, about ten bits for a key. In the deeper levels they are divided into small blocks. Most
+/// reads of commands are of keys that do not exist, and each would read the whole filters of 100 KB and more, since the cache of
+/// blocks is small.
 fn tree_options() -> KeyspaceCreateOptions {
     let leveled =
         Leveled::default().with_l0_threshold(MERGED_FILES).with_table_target_size(MERGED_FILE_BYTES);
     KeyspaceCreateOptions::default()
         .max_memtable_size(MEMTABLE_BYTES)
         .compaction_strategy(Arc::new(leveled))
-        .data_block_compression_policy(CompressionPolicy::disabled())
+        .filter_block_partitioning_policy(PartitioningPolicy::new([false, false, false, true]))
+        .filter_block_pinning_policy(PinningPolicy::new([true, true, true, false]))
 }
 
 /// Writes changes as files of a tree, atomically and durably. They take precedence over all earlier commits.

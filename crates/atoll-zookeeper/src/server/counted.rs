@@ -15,6 +15,10 @@ use crate::tree::{key, quota, read};
 
 /// Most nodes in a subtree that anyone except the superuser may have counted. A higher value makes all writes wait longer.
 const MAX_COUNTED: usize = 100_000;
+/// Most bytes of their records. A record is at most 18 KiB long.
+const MAX_COUNTED_BYTES: usize = 64 * 1024 * 1024;
+/// A tree with so few nodes need not be looked at.
+const FEW: i64 = 3_000;
 /// A transaction that makes nodes count contains these bytes.
 const NAME: &[u8] = quota::STATS.as_bytes();
 
@@ -54,30 +58,31 @@ pub(crate) fn subject(op: OpCode, body: &[u8]) -> Result<Option<String>, ErrorCo
 pub(crate) async fn is_small(shared: Arc<Shared>, top: &str) -> bool {
     let view = shared.engine.view();
     let all = shared.read(view.clone(), read::counters).await.map_or(i64::MAX, |counters| counters.nodes);
-    if usize::try_from(all).is_ok_and(|all| all <= MAX_COUNTED) {
+    if all <= FEW {
         return true;
     }
     let Some(turn) = shared.walks.turn().await else { return false };
     let top = top.to_owned();
     let counted = shared.beside(move || {
         let _turn = turn;
-        count(&view, &top)
+        has_little_below(&view, &top)
     });
-    matches!(counted.await, Ok(Ok(count)) if count <= MAX_COUNTED)
+    matches!(counted.await, Ok(Ok(true)))
 }
 
-fn count(view: &View, top: &str) -> Result<usize, StoreError> {
-    let mut count = 1;
+fn has_little_below(view: &View, top: &str) -> Result<bool, StoreError> {
+    let (mut count, mut bytes) = (1, 0);
     for range in [key::children(top), key::deeper(top)] {
         for found in view.scan(&range, Direction::Forward) {
-            found?;
+            let (key, record) = found?;
             count += 1;
-            if count > MAX_COUNTED {
-                return Ok(count);
+            bytes += key.len() + record.len();
+            if count > MAX_COUNTED || bytes > MAX_COUNTED_BYTES {
+                return Ok(false);
             }
         }
     }
-    Ok(count)
+    Ok(true)
 }
 
 #[cfg(test)]

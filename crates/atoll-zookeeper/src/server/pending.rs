@@ -111,6 +111,7 @@ impl Pending {
             Pending::Reply(reply) => reply.len(),
             Pending::Applied { answer, .. } => answer.len(),
             Pending::Watches { again, .. } => again.bytes(),
+            Pending::Sync { path, .. } => path.len(),
             _ => 0,
         }
     }

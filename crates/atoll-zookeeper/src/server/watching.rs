@@ -23,12 +23,13 @@ use crate::watch::reset::{Brought, ResetError};
 use crate::watch::table::Kind;
 
 /// Watches to register in one step. Each needs a lookup, and other requests wait meanwhile.
-const WATCHES_AT_ONCE: usize = 500;
+const WATCHES_AT_ONCE: usize = 50;
 /// How often the node of a read that sets a watch is looked up before it is read in any case. The row may be displaced, or too large
 /// for the cache.
 const MAX_LOOK_UPS: u8 = 3;
-/// The cost of a watch as part of a turn, expressed in bytes of a reply.
-const BYTES_OF_A_WATCH: usize = 256;
+/// The cost of a watch as part of a turn, expressed in bytes of a reply. The clock is read after each step, because each of its nodes
+/// may have a long ACL that is judged.
+const BYTES_OF_A_WATCH: usize = 1_400;
 
 /// A watch that a read has just registered.
 pub(crate) struct NewWatch {

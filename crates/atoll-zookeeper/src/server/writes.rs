@@ -17,12 +17,15 @@ use crate::jute::transaction::MultiOp;
 use crate::jute::{Jute, Reader};
 use crate::path;
 use crate::tree::create::lifetime;
+use crate::tree::quota;
 use crate::tree::state::is_foreign_zxid;
 
 /// Most ids of one connection.
 const MAX_IDS: usize = 64;
 /// Most bytes of these ids in total. They are part of every write.
 const MAX_IDS_BYTES: usize = 4 * 1024;
+/// Most ACLs of a transaction that this thread makes whole because their length is not clear without that. They have duplicates.
+const MAX_UNCLEAR: usize = 64;
 
 fn check_create(
     path: &str,
@@ -55,18 +58,34 @@ fn check_multi(ops: &[MultiOp<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> 
     if !ops.iter().all(has_mode) {
         return Err(ErrorCode::MarshallingError);
     }
+    let mut unclear = 0;
     ops.iter().try_for_each(|op| {
-        let (path, list) = match op {
-            MultiOp::Create(r) | MultiOp::Create2(r) | MultiOp::CreateContainer(r) => (r.path, &r.acl),
-            MultiOp::CreateTtl(r) => (r.path, &r.acl),
+        let (path, data, list) = match op {
+            MultiOp::Create(r) | MultiOp::Create2(r) | MultiOp::CreateContainer(r) => {
+                (r.path, r.data, &r.acl)
+            }
+            MultiOp::CreateTtl(r) => (r.path, r.data, &r.acl),
+            MultiOp::SetData(r) => return check_text(r.path, r.data),
             _ => return Ok(()),
         };
+        check_text(path, data)?;
+        unclear += usize::from(acl::length_made_whole(list, client) == acl::Length::Unclear);
         match () {
             () if path::is_deep(path) => Err(ErrorCode::BadArguments),
-            () if acl::is_long_made_whole(list, client) => Err(ErrorCode::InvalidAcl),
+            () if unclear > MAX_UNCLEAR || acl::is_long_made_whole(list, client) => {
+                Err(ErrorCode::InvalidAcl)
+            }
             () => Ok(()),
         }
     })
+}
+
+/// Checks data that is a text about a quota.
+fn check_text(path: &str, data: Option<&[u8]>) -> Result<(), ErrorCode> {
+    match data.is_some_and(|data| data.len() > quota::MAX_TEXT_BYTES) && quota::is_text(path) {
+        true => Err(ErrorCode::BadArguments),
+        false => Ok(()),
+    }
 }
 
 /// Checks an import. It bypasses all ACLs, so only the superuser may request it, and it must not exhaust the zxid epochs.
@@ -95,13 +114,17 @@ fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;
     match request.ok_or(ErrorCode::Unimplemented)? {
         Request::Create(r) | Request::Create2(r) | Request::CreateContainer(r) => {
+            check_text(r.path, r.data)?;
             check_create(r.path, r.flags, None, &r.acl, client)
         }
-        Request::CreateTtl(r) => check_create(r.path, r.flags, Some(r.ttl_ms), &r.acl, client),
+        Request::CreateTtl(r) => {
+            check_text(r.path, r.data)?;
+            check_create(r.path, r.flags, Some(r.ttl_ms), &r.acl, client)
+        }
         Request::SetAcl(r) => path::valid(r.path).and_then(|_| check_list(&r.acl, client)),
         Request::Delete(r) if path::is_special(r.path) => Err(ErrorCode::BadArguments),
         Request::Delete(r) => path::parent(r.path).map(drop),
-        Request::SetData(r) => path::valid(r.path).map(drop),
+        Request::SetData(r) => path::valid(r.path).and_then(|_| check_text(r.path, r.data)),
         // The ACLs are checked when the transaction is applied.
         Request::Multi(r) => check_multi(&r.ops, client),
         Request::Import(r) => check_import(&r, client),

@@ -202,6 +202,7 @@ impl<K: Keys> TreeState<'_, K> {
         let at_most =
             usize::try_from(asked.at_most).ok().filter(|n| *n > 0).ok_or(ErrorCode::BadArguments)?;
         let session = self.judged_session(asked.session, asked.moves, by)?;
+        self.weight.expect(at_most);
         if self.delete_ephemerals(asked.session, at_most) {
             self.forget_session(asked.session, session);
         } else if !session.is_ending() {

@@ -74,6 +74,7 @@ impl<K: Keys> TreeState<'_, K> {
         }
         let bytes = length(new.data.map_or(0, <[u8]>::len));
         self.check_quota(&path, bytes, 1)?;
+        self.weight.add_acl(acl.len());
         let data = self.place(&path, &Data::Null, new.data);
         let node = Node::new(self.zxid, self.time_ms, lifetime, acl.clone(), data);
         self.put_node(&path, &node);

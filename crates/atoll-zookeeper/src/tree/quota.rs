@@ -31,6 +31,15 @@ pub(super) fn is_limit(path: &str) -> bool {
     subject(path, LIMITS).is_some()
 }
 
+/// Returns whether clients write limits or usage to this path. These are short texts, which are read with every change below their
+/// quota, so a door accepts no more than [`MAX_TEXT_BYTES`].
+pub fn is_text(path: &str) -> bool {
+    is_limit(path) || counted_by(path).is_some()
+}
+
+/// Longest such text. ZooKeeper's clients write at most about 150 bytes.
+pub const MAX_TEXT_BYTES: usize = 256;
+
 /// Nodes to count at once.
 const PAGE: usize = 1000;
 

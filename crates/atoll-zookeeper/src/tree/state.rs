@@ -115,7 +115,7 @@ pub struct TreeState<'k, K> {
     /// The quotas that were searched last.
     pub(super) search: Search,
     /// What the command weighs.
-    pub(super) weight: Weight,
+    pub(crate) weight: Weight,
     /// Whether the weight is bounded, as from version 2 of the commands.
     pub is_bounded: bool,
 }
@@ -186,7 +186,7 @@ impl<'k, K: Keys> TreeState<'k, K> {
         // An unreadable record means damage. This replica must stop, so that it does not diverge from the others.
         let mut node = Node::of_bytes(&bytes).unwrap_or_else(|e| panic!("{path}: {e}"));
         node.acl = self.judged.shared(node.acl);
-        self.weight.add_record(path, bytes.len());
+        self.weight.add_record(path, bytes.len(), node.acl.len());
         Some(node)
     }
 

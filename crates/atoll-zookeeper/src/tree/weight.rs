@@ -9,11 +9,15 @@ use std::collections::HashSet;
 pub const MAX_WEIGHT_BYTES: usize = 32 * 1024 * 1024;
 /// Nodes that are deleted without a client's request are deleted by several commands if they weigh more than this, in bytes.
 pub const STEP_WEIGHT_BYTES: usize = 16 * 1024 * 1024;
+/// What each look-up of a node weighs, in bytes. With a quota at each level of a deep path, an operation may need hundreds.
+const LOOK_UP_BYTES: usize = 96;
+/// Each look-up compares the node's ACL with those that were judged. That weighs this many times less than the ACL.
+const COMPARED: usize = 16;
 /// The records of so few operations, and of the parents of their znodes, weigh less than [`MAX_WEIGHT_BYTES`].
 const FEW_OPERATIONS: usize = 900;
 
-/// What a command weighs so far. A record weighs its bytes, once, however often the command meets it. Data that has its own key weighs
-/// its bytes when it is replaced or deleted: the hash of the state needs what was there before.
+/// What a command weighs so far. A record weighs its bytes, once, however often the command meets it; each look-up weighs a little. Data
+/// that has its own key weighs its bytes when it is replaced or deleted: the hash of the state needs what was there before.
 #[derive(Debug, Default)]
 pub struct Weight {
     bytes: usize,
@@ -29,14 +33,20 @@ impl Weight {
         }
     }
 
-    /// Adds a record of so many bytes.
-    pub fn add_record(&mut self, path: &str, bytes: usize) {
+    /// Adds a look-up of a node, with its record of so many bytes and the ACL in it.
+    pub fn add_record(&mut self, path: &str, bytes: usize, of_acl: usize) {
+        self.bytes += LOOK_UP_BYTES + of_acl / COMPARED;
         if let Some(weighed) = &mut self.weighed
             && !weighed.contains(path)
         {
             weighed.insert(path.into());
             self.bytes += bytes;
         }
+    }
+
+    /// Adds a new ACL of so many bytes. A few bytes of a request may make a long one.
+    pub fn add_acl(&mut self, bytes: usize) {
+        self.bytes += bytes;
     }
 
     /// Adds data with its own key that is replaced or deleted.

@@ -16,7 +16,7 @@ const FULL_BYTES: usize = 256 * 1024;
 
 /// Spreads numbers that follow one another.
 #[derive(Debug, Default)]
-struct Spread(u64);
+pub(super) struct Spread(u64);
 
 impl Hasher for Spread {
     fn finish(&self) -> u64 {
@@ -25,6 +25,10 @@ impl Hasher for Spread {
 
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_u64(self.0 ^ u64::from(*byte)));
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
     }
 
     fn write_u64(&mut self, number: u64) {

@@ -33,7 +33,7 @@ use outbox::{End, Outbox};
 use table::{Kind, Limits, Table};
 
 /// Watches of a closed connection to remove at once.
-const PARTED_AT_ONCE: usize = 1_000;
+const PARTED_AT_ONCE: usize = 100;
 
 /// A connection's number on its node. Never reused.
 pub type ConnectionId = u64;

@@ -1,10 +1,13 @@
 //! Events that wait to be sent on a connection, and the reason to end it.
 
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use atoll_db::LogPos;
 use futures_util::task::AtomicWaker;
 
+use super::batch::Spread;
 use crate::acl::{Client, Readers};
 use crate::jute::Jute;
 use crate::jute::codes::{EventType, xid};
@@ -47,17 +50,21 @@ struct Inner {
 impl Inner {
     /// Returns whether there is something to do for the connection.
     fn push<'n>(&mut self, below: LogPos, events: impl IntoIterator<Item = (&'n [u8], &'n Readers)>) -> bool {
-        let (had, mut judged) = (self.count, None::<(&Readers, bool)>);
+        let (had, mut last) = (self.count, None::<(&Readers, bool)>);
+        // By the address of the readers, which stay where they are.
+        let mut judged = HashMap::<usize, bool, BuildHasherDefault<Spread>>::default();
         for (frame, readers) in events {
             if self.end.is_some() {
                 break;
             }
             // Events that follow one another mostly concern nodes with the same ACL.
-            let may = match judged {
+            let may = match last {
                 Some((last, may)) if std::ptr::eq(last, readers) => may,
-                _ => readers.include(&self.client),
+                _ => *judged
+                    .entry(std::ptr::from_ref(readers).addr())
+                    .or_insert_with(|| readers.include(&self.client)),
             };
-            judged = Some((readers, may));
+            last = Some((readers, may));
             if !may {
                 continue;
             }

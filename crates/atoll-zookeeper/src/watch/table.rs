@@ -53,7 +53,7 @@ impl Watchers {
 }
 
 /// Approximate memory of a watch besides its path, in bytes.
-const BYTES_BESIDE_PATH: usize = 128;
+const BYTES_BESIDE_PATH: usize = 400;
 
 /// The memory that watches may take, in bytes. Each counts with its whole path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +123,14 @@ impl Table {
         limits: Limits,
     ) -> bool {
         let Some(connection) = self.connections.get(&id) else { return true };
-        let new = watches.into_iter().filter(|(kind, path)| !self.has(id, *kind, path));
-        let more: usize = new.map(|(_, path)| bytes_of(path)).sum();
+        let mut more = 0;
+        for (kind, path) in watches {
+            // No node has such a path, and each comparison with it takes long.
+            if path.len() > path::MAX_PATH_BYTES {
+                return false;
+            }
+            more += if self.has(id, kind, path) { 0 } else { bytes_of(path) };
+        }
         more == 0 || (connection.bytes + more <= limits.of_connection && self.bytes + more <= limits.of_all)
     }
 
