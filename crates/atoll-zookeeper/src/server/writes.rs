@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::figures::Refusal;
 use super::frame;
 use super::handshake::Ended;
-use crate::acl;
+use crate::acl::{self, Length};
 use crate::command::{Command, WriteHead};
 use crate::jute::codes::{CreateMode, ErrorCode, OpCode, xid};
 use crate::jute::records::{Acl, Id};
@@ -69,14 +69,18 @@ fn check_multi(ops: &[MultiOp<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> 
             _ => return Ok(()),
         };
         check_text(path, data)?;
-        unclear += usize::from(acl::length_made_whole(list, client) == acl::Length::Unclear);
-        match () {
-            () if path::is_deep(path) => Err(ErrorCode::BadArguments),
-            () if unclear > MAX_UNCLEAR || acl::is_long_made_whole(list, client) => {
-                Err(ErrorCode::InvalidAcl)
-            }
-            () => Ok(()),
+        if path::is_deep(path) {
+            return Err(ErrorCode::BadArguments);
         }
+        let is_long = match acl::length_made_whole(list, client) {
+            Length::Short => false,
+            Length::Long => true,
+            Length::Unclear => {
+                unclear += 1;
+                unclear > MAX_UNCLEAR || acl::is_long_made_whole(list, client)
+            }
+        };
+        if is_long { Err(ErrorCode::InvalidAcl) } else { Ok(()) }
     })
 }
 
