@@ -19,7 +19,7 @@ pub struct Options {
     /// Longest reply, in bytes. A read with a longer reply is refused. ZooKeeper leaves this to the `jute.maxbuffer` of its
     /// clients.
     pub max_reply_bytes: usize,
-    /// Most memory for the watches of one connection, in bytes. Each watch counts as its whole path plus 128 bytes. Requests that
+    /// Most memory for the watches of one connection, in bytes. Each watch counts as its whole path plus 400 bytes. Requests that
     /// would exceed this by registering a watch are refused. ZooKeeper has no such limit.
     pub max_watch_bytes_of_connection: usize,
     /// The same for all connections together.

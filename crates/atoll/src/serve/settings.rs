@@ -232,7 +232,7 @@ pub const SETTINGS: &[Setting] = &[
         "max_watch_bytes_of_connection",
         "67108864",
         "an integer, 65536 to 4294967296",
-        "The memory for the watches of one connection: each takes its path and 128 bytes. Beyond this, a read with a watch ends with\nSystemError. Too small: clients with very many watches are refused. Too large: one client takes this much memory of a node.",
+        "The memory for the watches of one connection: each takes its path and 400 bytes. Beyond this, a read with a watch ends with\nSystemError. Too small: clients with very many watches are refused. Too large: one client takes this much memory of a node.",
     ),
     with_default(
         "zookeeper",
