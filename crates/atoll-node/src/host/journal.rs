@@ -3,8 +3,8 @@
 //! It writes one batch at a time and begins the next one when the last is synced (contracts X2). After a failure it writes nothing more,
 //! and the node continues to answer what it can.
 //!
-//! If the disk is quick and this thread is idle, the node thread writes and syncs a small batch itself. Otherwise two threads would have to
-//! be woken for the batch, one after the other, which takes longer than a quick disk.
+//! If the disk is quick, this thread is idle, and recent batches were small, the node thread writes and syncs a small batch itself.
+//! Otherwise two threads would have to be woken for the batch, one after the other, which takes longer than a quick disk.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -40,6 +40,8 @@ const HURRY: u32 = 16;
 /// The maximum size of a batch that the node thread writes itself, in bytes. Too large: sockets wait longer. Too small: two threads are
 /// woken more often.
 const HERE_BYTES: usize = 8 * 1024;
+/// As how much a batch counts at most in the smoothed size, in bytes, so that one large batch alone does not change who writes.
+const COUNTED_BYTES: usize = 8 * HERE_BYTES;
 
 /// The writer. One thread at a time uses it.
 pub(crate) type SharedWriter = Arc<Mutex<Writer>>;
@@ -132,6 +134,8 @@ pub(crate) struct Writer {
     synced_at: Instant,
     /// The smoothed duration of writing and syncing a batch.
     usual: Duration,
+    /// The smoothed size of a batch, in bytes. A batch above [`COUNTED_BYTES`] counts as that.
+    usual_bytes: usize,
     /// See [`HostOptions::quick_disk`].
     quick: Duration,
     published: Instant,
@@ -161,17 +165,19 @@ impl Writer {
             marked: false,
             synced_at: Instant::now(),
             usual: Duration::ZERO,
+            usual_bytes: 0,
             quick: options.quick_disk,
             published: Instant::now(),
         }
     }
 
     fn may_write_here(&self, batch: &JournalBatch) -> bool {
-        let bytes: usize = batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len()).sum();
         self.space == Space::Plenty
             && self.stalled.is_none()
             && self.usual < self.quick
-            && bytes <= HERE_BYTES
+            // Under load, a small batch is only the beginning of the next one, which forms while the journal's thread is woken.
+            && self.usual_bytes <= HERE_BYTES
+            && batch_bytes(batch) <= HERE_BYTES
             && self.journal.has_room_for(batch)
     }
 
@@ -257,12 +263,14 @@ impl Writer {
         self.shared.inbound.put(Incoming::Durable(Ok(written)));
         self.marked = false;
         self.synced_at = ended;
+        let bytes = batch_bytes(&batch);
         self.usual = (self.usual * 7 + (ended - began)) / 8;
+        self.usual_bytes = (self.usual_bytes * 7 + bytes.min(COUNTED_BYTES)) / 8;
         self.giving_back.syncs += 1;
         let stats = &self.shared.stats;
         add(&stats.syncs, 1);
         add(&stats.records, batch.records.len());
-        add(&stats.bytes, batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len()).sum());
+        add(&stats.bytes, bytes);
         stats.batch_records.add(batch.records.len() as u64);
         stats.write_us.add_micros(between - began);
         stats.sync_us.add_micros(ended - between);
@@ -345,6 +353,11 @@ impl Writer {
         self.stalled = None;
         self.shared.close(error.to_string());
     }
+}
+
+/// The heads and payloads of a batch, in bytes.
+fn batch_bytes(batch: &JournalBatch) -> usize {
+    batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len()).sum()
 }
 
 /// Decides when the next piece of a file is given back.
@@ -447,6 +460,30 @@ mod tests {
         let (head, payload) = (Bytes::new(), Bytes::from_static(&[7; 1000]));
         let record = Record { owner: RoleKind(1), kind: RecordKind::Fact, head, payload };
         JournalBatch { records: (first..first + count).map(|n| (Lsn(n), record.clone())).collect() }
+    }
+
+    #[test]
+    fn a_small_batch_between_large_ones_is_left_to_the_journal_thread() {
+        let mut lone = lone(&MemDisk::new(), JournalOptions::small(StorageId(1)));
+        let writer = &mut lone.writer;
+        assert!(writer.may_write_here(&facts(1, 1)));
+        let mut next = 1;
+        let mut write = |writer: &mut Writer, count: u64| {
+            writer.write_alone(facts(next, count));
+            next += count;
+        };
+        write(writer, 70);
+        assert!(writer.may_write_here(&facts(71, 1)), "one large batch does not show that there is load");
+        write(writer, 20);
+        assert!(!writer.may_write_here(&facts(91, 1)));
+        for _ in 0..8 {
+            write(writer, 1);
+        }
+        assert!(
+            writer.may_write_here(&facts(99, 1)),
+            "after a few small batches, a small one is alone again"
+        );
+        assert!(!writer.may_write_here(&facts(99, 20)));
     }
 
     #[test]
