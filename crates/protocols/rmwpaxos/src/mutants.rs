@@ -12,6 +12,8 @@ atoll_core::mutants! {
     RMW_T6 = "RmwT6", caught by ["registers"];
     RMW_T7 = "RmwT7", caught by ["registers"];
     RMW_T9 = "RmwT9", caught by ["registers", "disks"];
+    /// A write is denied while an acceptor's vote for it can still win. The simulator rarely gets there: a test of the model does.
+    RMW_DENIES = "RmwDenies", caught by [];
     /// New registers may take all of the capacity. The registers of the simulator are never full: a trace of an acceptor shows it.
     RMW_NO_RESERVE = "RmwNoReserve", caught by [];
 }

@@ -38,8 +38,9 @@ pub(super) enum Failure {
 pub(super) struct Queued {
     pub(super) command: Command,
     pub(super) deadline: Tick,
-    /// Whether a state that includes the command was sent for a vote. From then on, it may take effect at any time (rmw-W9).
-    pub(super) exposed: bool,
+    /// The highest ballot in which a state that includes the command was sent for a vote. The command may take effect at any time until a
+    /// state is chosen in a higher ballot (rmw-W9).
+    pub(super) exposed: Option<Ballot>,
     done: Completer<Result<CommandOutcome, Failure>>,
 }
 
@@ -53,7 +54,7 @@ impl Queued {
     }
 
     fn fail(self, why: Unavailability) {
-        let failure = if self.exposed { Failure::Unknown(why) } else { Failure::No(why) };
+        let failure = if self.exposed.is_some() { Failure::Unknown(why) } else { Failure::No(why) };
         self.done.complete(Err(failure));
     }
 
@@ -131,7 +132,7 @@ impl Proposer {
             done.complete(Err(Failure::No(Unavailability::Busy)));
             return wait;
         }
-        inner.queue.push_back(Queued { command, deadline, exposed: false, done });
+        inner.queue.push_back(Queued { command, deadline, exposed: None, done });
         let start = !std::mem::replace(&mut inner.driving, true);
         drop(inner);
         if start {

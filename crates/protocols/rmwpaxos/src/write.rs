@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::Written;
 use atoll_core::Tick;
 use atoll_core::testing::{hit, mutant};
 use bytes::Bytes;
@@ -69,7 +70,9 @@ pub(super) async fn attempt(
             return Err(Setback::HandingOver(next.clone()));
         }
         let (state, outcomes) = apply(&ground.base, batch);
-        if let (None, Some(chosen)) = (&state, ground.chosen) {
+        if let (None, Some(chosen)) = (&state, ground.chosen)
+            && !denies_exposed(batch, &outcomes, chosen)
+        {
             // Failed guards and queries are reads (rmw-W6, rmw-T8). The base of a token may be out of date by now.
             if ground.fresh || attempt.still_chosen(chosen).await? {
                 proposer.put_token(attempt.token(ground.ballot, ground.base, chosen));
@@ -96,6 +99,19 @@ fn apply(base: &RegisterState, batch: &mut [Queued]) -> (Option<RegisterState>, 
         state = next.or(state);
     }
     (state, outcomes)
+}
+
+/// Returns whether an outcome denies a write that an acceptor may have voted for in a ballot above that of the base. Such a vote can still
+/// win, and then the write happens after its caller was told that it did not. The base has to be chosen again, in a ballot above that vote
+/// (rmw-T8).
+fn denies_exposed(batch: &[Queued], outcomes: &[(CommandOutcome, bool)], chosen: Ballot) -> bool {
+    let exposed = batch.iter().zip(outcomes).any(|(queued, (outcome, _))| {
+        matches!(outcome, CommandOutcome::Written(Written::Conflict(_))) && queued.exposed > Some(chosen)
+    });
+    if exposed {
+        hit("rmw.write.denies_exposed");
+    }
+    exposed && !mutant(mutants::RMW_DENIES)
 }
 
 fn answer(batch: &mut Vec<Queued>, outcomes: Vec<(CommandOutcome, bool)>) {
@@ -234,7 +250,9 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         let mut mutations = 0;
         for (queued, (_, changes)) in batch.iter_mut().zip(&outcomes) {
-            queued.exposed |= changes;
+            if *changes {
+                queued.exposed = Some(ground.ballot);
+            }
             mutations += u64::from(*changes && matches!(queued.command, Command::WriteIf { .. }));
         }
         invariants::version_rises(&self.proposer.name, ground.base.version, state.version, mutations);

@@ -4,10 +4,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{RegisterError, Version, Written};
 use atoll_core::NodeId;
 use atoll_core::testing::{Mutant, set_mutant};
 use common::clients::{self, Memory, Shared};
@@ -196,6 +197,66 @@ fn a_settled_register_costs_one_round_trip() {
     assert_eq!(world.run_on(2, clients::read(r, h, "x".into())), Some(Some(2)));
     world.run_for(Duration::from_millis(50));
     assert_eq!((world.frames - frames, facts(&world) - before), (4, 0));
+}
+
+/// Lets a batch of two writes reach one acceptor only. The first write gives up; the second is tried again without it, through the other
+/// acceptors, where its guard fails. Returns what the second was told, and what the oracle says after a read that sees the vote.
+fn deny_what_an_acceptor_has_voted_for(bug: Mutant) -> (Result<Written, RegisterError>, Vec<String>) {
+    set_mutant(bug);
+    let mut world = World::new(25, 4, &[1, 2, 3]);
+    world.options.reply_timeout = Duration::from_millis(40);
+    world.options.deadline = Duration::from_millis(600);
+    world.start_all();
+    let history = Shared::default();
+    for expected in 0..3 {
+        let (r, h) = (world.registers(1), history.clone());
+        let nonce = u128::from(expected) + 1;
+        world.run_on(1, clients::write(r, h, "x".into(), expected, "v".into(), nonce)).unwrap().unwrap();
+    }
+    world.run_for(Duration::from_millis(50));
+    let (proposer, witness) = (NodeId(4), NodeId(3));
+    let others = [NodeId(1), NodeId(2)];
+    world.cut.extend([1, 2, 3].map(|n| (proposer, NodeId(n))));
+    let told = Arc::new(Mutex::new(None));
+    let (env, r, h, t) = (world.env(4), world.registers(4), history.clone(), told.clone());
+    let write =
+        move |expected, nonce| clients::write(r.clone(), h.clone(), "x".into(), expected, "w".into(), nonce);
+    let (first, second) = (write(3, 11), write(4, 12));
+    env.spawn("first", Box::pin(async move { drop(first.await) }));
+    world.run_for(Duration::from_millis(300));
+    env.spawn("second", Box::pin(async move { *t.lock().unwrap() = Some(second.await) }));
+    world.run_for(Duration::from_millis(100));
+    // All three get the prepare. Once two of them have sent their promises, only the witness is reached any more.
+    world.cut.clear();
+    let before = world.frames;
+    while world.frames < before + 5 {
+        assert!(world.step());
+    }
+    world.cut.extend(others.map(|n| (proposer, n)));
+    world.run_for(Duration::from_millis(250));
+    // The first write has given up. The second meets the acceptors that do not know of it.
+    world.cut = BTreeSet::from([(proposer, witness), (witness, proposer)]);
+    world.run_for(Duration::from_millis(300));
+    let told = told.lock().unwrap().take().expect("the second write has an outcome");
+    world.cut = BTreeSet::from([(NodeId(1), NodeId(2))]);
+    let (r, h) = (world.registers(1), history.clone());
+    world.run_on(1, clients::read(r, h, "x".into())).unwrap().expect("a majority answers");
+    world.oracle.check();
+    let mut violations = std::mem::take(&mut world.oracle.violations);
+    violations.extend(history.lock().unwrap().check());
+    assert!(world.marks.contains_key("rmw.write.denies_exposed"), "{:?}", world.marks);
+    set_mutant(Mutant::NONE);
+    (told, violations)
+}
+
+#[test]
+fn a_write_is_not_denied_and_done_later() {
+    let (told, violations) = deny_what_an_acceptor_has_voted_for(Mutant::NONE);
+    assert!(matches!(told, Ok(Written::Conflict(ref now)) if now.version == Version(3)), "{told:?}");
+    assert!(violations.is_empty(), "{violations:#?}");
+    let (told, violations) = deny_what_an_acceptor_has_voted_for(atoll_rmwpaxos::mutants::RMW_DENIES);
+    assert!(matches!(told, Ok(Written::Conflict(_))), "{told:?}");
+    assert!(!violations.is_empty(), "nobody noticed that a denied write happened");
 }
 
 #[test]
