@@ -95,7 +95,7 @@ struct Pending {
     reply: Completer<Result<Frame, CallError>>,
 }
 
-pub(crate) struct State {
+pub(crate) struct EnvState {
     pub(crate) now: Tick,
     random: u64,
     pub(crate) timers: BTreeMap<(Tick, u64), Waker>,
@@ -119,7 +119,7 @@ pub(crate) struct Inner {
     incarnation: Incarnation,
     levels: Levels,
     witness: Witness,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<EnvState>,
     pub(crate) ready: Arc<Ready>,
 }
 
@@ -150,7 +150,7 @@ impl Env {
             levels,
             witness: Witness::default(),
             ready: Arc::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(EnvState {
                 now: Tick(0),
                 random: seed,
                 timers: BTreeMap::new(),
@@ -170,7 +170,7 @@ impl Env {
         }))
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, EnvState> {
         lock(&self.0.state)
     }
 
@@ -400,7 +400,7 @@ impl Env {
     }
 }
 
-impl State {
+impl EnvState {
     fn draw(&mut self) -> u64 {
         // SplitMix64: every seed gives a well mixed sequence with full period, and the state is a single word.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -61,7 +61,7 @@ pub mod since {
     pub const DELETED_LOGS: Level = Level(2);
     /// Commands of ZooKeeper's tree end a session step by step, and what a transaction may read and replace is bounded.
     pub const ENDS_IN_STEPS: Level = Level(2);
-    /// An append states a lower bound for the offsets of its records. It is the last field of the messages to orderers.
+    /// An append states a lower bound for the offsets of its records. It is the last field of the messages to sequencers.
     pub const NOT_BELOW: Level = Level(2);
     /// A LogServer can be asked for the status of specific Loglets.
     pub const STATUS_OF: Level = Level(2);

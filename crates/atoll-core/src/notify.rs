@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::{Arc, Mutex, lock};
 
 #[derive(Debug, Default)]
-struct State {
+struct NotifyState {
     count: u64,
     next_key: u64,
     /// At most one for each waiting future, which removes its waker when it is dropped.
@@ -18,7 +18,7 @@ struct State {
 /// Counts notifications and wakes everyone who waits for the next one. A waiter reads the count before it examines the state that may
 /// change, so it misses no change. Cheap to clone; clones share one count.
 #[derive(Clone, Debug, Default)]
-pub struct Notify(Arc<Mutex<State>>);
+pub struct Notify(Arc<Mutex<NotifyState>>);
 
 impl Notify {
     /// Returns how many notifications there have been.

@@ -69,7 +69,7 @@ impl WaitList {
 }
 
 /// A caller's place in the list; dropping it leaves the list. If a caller was woken and leaves, the owner of the window should call
-/// [`WaitList::admit`] once more, because the caller may leave room that it was woken for.
+/// [`WaitList::admit`] again, because the caller may leave room that it was woken for.
 #[derive(Debug)]
 pub struct Place {
     list: WaitList,
