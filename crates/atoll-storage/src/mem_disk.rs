@@ -190,7 +190,7 @@ pub enum Fault {
 }
 
 #[derive(Default)]
-struct State {
+struct MemDiskState {
     inodes: BTreeMap<u64, Inode>,
     next_inode: u64,
     names: Names,
@@ -208,7 +208,7 @@ struct State {
     written_bytes: u64,
 }
 
-impl State {
+impl MemDiskState {
     /// Every traced call begins here: checks that the process still lives, and adds the call to the trace.
     fn note(&mut self, op: DiskOp, path: &DiskPath, a: u64, b: u64) -> Result<(), DiskError> {
         let changes = !matches!(op, DiskOp::Read | DiskOp::List | DiskOp::Open | DiskOp::FreeBytes);
@@ -276,7 +276,7 @@ fn io_error(op: DiskOp, path: &DiskPath, reason: &str) -> DiskError {
 
 /// A handle to one simulated disk. Clones refer to the same disk.
 #[derive(Clone, Default)]
-pub struct MemDisk(Arc<Mutex<State>>);
+pub struct MemDisk(Arc<Mutex<MemDiskState>>);
 
 impl MemDisk {
     /// Returns an empty disk without a capacity limit.
@@ -284,7 +284,7 @@ impl MemDisk {
         Self::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemDiskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -299,7 +299,7 @@ impl MemDisk {
                 state.durable_names.apply(&change);
             }
         }
-        let State { durable_names: Names { dirs, files }, .. } = &mut *state;
+        let MemDiskState { durable_names: Names { dirs, files }, .. } = &mut *state;
         files.retain(|path, _| path.parent() == DiskPath::root() || dirs.contains(&path.parent()));
         state.names = state.durable_names.clone();
         state.inodes.values_mut().for_each(|inode| inode.crash(keep));
@@ -341,14 +341,14 @@ impl MemDisk {
     #[must_use]
     pub fn fork(&self) -> MemDisk {
         let state = self.state();
-        MemDisk(Arc::new(Mutex::new(State {
+        MemDisk(Arc::new(Mutex::new(MemDiskState {
             inodes: state.inodes.clone(),
             next_inode: state.next_inode,
             names: state.names.clone(),
             durable_names: state.durable_names.clone(),
             pending: state.pending.clone(),
             capacity_bytes: state.capacity_bytes,
-            ..State::default()
+            ..MemDiskState::default()
         })))
     }
 
@@ -522,7 +522,7 @@ struct MemFile {
 }
 
 impl MemFile {
-    fn live(&self, op: DiskOp) -> Result<MutexGuard<'_, State>, DiskError> {
+    fn live(&self, op: DiskOp) -> Result<MutexGuard<'_, MemDiskState>, DiskError> {
         let state = self.disk.state();
         if state.life != self.life {
             return Err(io_error(op, &self.path, "the process that opened this file is dead"));

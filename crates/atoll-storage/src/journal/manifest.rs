@@ -96,7 +96,7 @@ impl Facts {
     }
 }
 
-/// Takes numbers off the front of a slice. Each method returns None if the slice is too short.
+/// Reads numbers from the start of a slice and shortens it. Each method returns None if the slice is too short.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
@@ -171,7 +171,7 @@ fn parse_body(slot: &[u8], from: &mut Numbers<'_>) -> Option<Slot> {
     from.0.is_empty().then_some(Slot { seq, storage, facts })
 }
 
-struct State {
+struct ManifestState {
     file: Box<dyn File>,
     slot_bytes: usize,
     seq: u64,
@@ -182,7 +182,7 @@ struct State {
 pub(crate) struct Manifest {
     disk: Arc<dyn Disk>,
     storage: StorageId,
-    state: Mutex<State>,
+    state: Mutex<ManifestState>,
 }
 
 impl Manifest {
@@ -198,7 +198,7 @@ impl Manifest {
         }
         let file = disk.open(&manifest_path(), Open::Write)?;
         let (slot_bytes, Slot { seq, facts, .. }) = (found.slot_bytes, found.slot);
-        let state = State { file, slot_bytes, seq, facts };
+        let state = ManifestState { file, slot_bytes, seq, facts };
         Ok(Some(Manifest { disk: disk.clone(), storage, state: Mutex::new(state) }))
     }
 
@@ -211,7 +211,7 @@ impl Manifest {
         let (seq, slot_bytes) = (1, slot_for(&facts, storage, FIRST_SLOT_BYTES));
         put(&**disk, &facts, seq, storage, slot_bytes)?;
         let file = disk.open(&manifest_path(), Open::Write)?;
-        let state = State { file, slot_bytes, seq, facts };
+        let state = ManifestState { file, slot_bytes, seq, facts };
         Ok(Manifest { disk: disk.clone(), storage, state: Mutex::new(state) })
     }
 

@@ -229,8 +229,8 @@ fn mixed(n: u64) -> u64 {
 
 /// What the operator can do about a refused directory.
 const REJOIN: &str = "the node may have forgotten what it acknowledged, so this data directory must not be used: put back the current \
-    file if it is somewhere, or move the whole directory away and start with an empty one; the node then joins under a new storage \
-    identity and is rebuilt from its peers";
+    file if you still have it, or move the whole directory away and start with an empty one; the node then joins under a new storage \
+    identity and gets its data from its peers";
 
 /// Why the journal refused or failed an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -300,7 +300,9 @@ pub enum JournalError {
         needed_bytes: u64,
     },
     /// A record is longer than any segment can hold. Nothing of the batch was written.
-    #[error("{lsn} is {bytes} bytes long, a segment takes records of up to {limit}; nothing was written")]
+    #[error(
+        "{lsn} is {bytes} bytes long; a segment takes records of up to {limit} bytes; nothing was written"
+    )]
     TooLarge {
         /// The number of the record.
         lsn: Lsn,
