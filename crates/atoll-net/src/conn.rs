@@ -88,9 +88,9 @@ pub(crate) enum Ended {
     Torn,
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    #[error("bytes that are no frame: {0}")]
+    #[error("not a frame: {0}")]
     BadFrame(#[from] WireError),
-    #[error("a {0} where none belongs")]
+    #[error("an unexpected {0}")]
     WrongWay(&'static str),
     #[error("the peer has more than {0} requests in flight, which is the limit of the handshake")]
     TooManyRequests(u32),
@@ -190,7 +190,7 @@ impl Conn {
         let now_full = !queue.full && queue.bytes >= self.queue_bytes;
         if now_full {
             queue.full = true;
-            self.tell(Link::Full);
+            self.notify(Link::Full);
         }
         drop(queue);
         if first {
@@ -212,7 +212,7 @@ impl Conn {
     }
 
     /// Must be called with the queue locked, so that `Full` and `Up` reach the host in the right order.
-    fn tell(&self, link: Link) {
+    fn notify(&self, link: Link) {
         if self.dialed {
             self.inbox.put(self.class, [NetEvent::Link { peer: self.peer, class: self.class, link }]);
         }
@@ -436,7 +436,7 @@ impl Conn {
         queue.bytes -= cost;
         if queue.full && queue.bytes < self.queue_bytes / 2 && queue.closed.is_none() {
             queue.full = false;
-            self.tell(Link::Up);
+            self.notify(Link::Up);
         }
     }
 }

@@ -22,7 +22,7 @@ const GOOD: Duration = Duration::from_millis(500);
 enum DialError {
     #[error("looking up {0}: {1}")]
     LookUp(String, std::io::Error),
-    #[error("{0} stands for no address")]
+    #[error("{0} does not resolve to an address")]
     NoAddress(String),
     #[error("connecting to {0}: {1}")]
     Connect(SocketAddr, std::io::Error),

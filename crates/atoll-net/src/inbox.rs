@@ -66,7 +66,7 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     queues: [Queue; 2],
     waker: Option<Waker>,
     closed: bool,
@@ -75,7 +75,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     limit_bytes: usize,
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     /// Notified when a queue that was at its limit is below it again.
     room: [Notify; 2],
     /// Memory for the bodies of the frames that arrive.
@@ -99,7 +99,7 @@ impl Inbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

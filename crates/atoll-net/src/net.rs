@@ -41,7 +41,7 @@ pub enum StartError {
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
     /// No peer would accept the cluster name.
-    #[error("the cluster name has {0} bytes; 1 to {MAX_CLUSTER_BYTES} are taken")]
+    #[error("the cluster name has {0} bytes; 1 to {MAX_CLUSTER_BYTES} are allowed")]
     Cluster(usize),
 }
 
@@ -53,7 +53,7 @@ struct Peer {
 }
 
 #[derive(Default)]
-struct State {
+struct NetState {
     peers: BTreeMap<NodeId, Peer>,
     dialed: BTreeMap<(NodeId, Class), Arc<Conn>>,
     accepted: BTreeMap<(NodeId, Class), Arc<Conn>>,
@@ -74,7 +74,7 @@ pub(crate) struct Shared {
     pub(crate) log_refused: Throttle,
     pub(crate) log_accept: Throttle,
     log_dropped: Throttle,
-    state: Mutex<State>,
+    state: Mutex<NetState>,
 }
 
 /// A handle to the network of this node. Cheap to clone. The network runs until [`Net::shutdown`] or [`Net::close`].
@@ -254,11 +254,11 @@ pub(crate) fn tune(stream: &TcpStream) {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn route(&self, state: &State, outgoing: Outgoing) {
+    fn route(&self, state: &NetState, outgoing: Outgoing) {
         let Outgoing { to, class, envelope } = outgoing;
         if let Exchange::Reply(n) = envelope.exchange {
             return self.route_reply(state, to, class, n, envelope);
@@ -269,7 +269,7 @@ impl Shared {
         {
             count(&self.counters.oversized);
             let (kind, bytes) = (envelope.frame.kind, envelope.frame.size_bytes());
-            tracing::error!(%to, kind, bytes, "a message above the limits was not sent");
+            tracing::error!(%to, kind, bytes, "a message that exceeds the limits was not sent");
             return self.refuse_here(to, class, envelope.exchange, "it is above the limits of a frame");
         }
         let exchange = envelope.exchange;
@@ -277,7 +277,7 @@ impl Shared {
         if counted && !conn.begin_request() {
             count(&self.counters.dropped);
             if let Some(times) = self.log_dropped.pass() {
-                tracing::warn!(%to, ?class, times, "requests not sent: as many as the peer takes wait for their replies");
+                tracing::warn!(%to, ?class, times, "requests not sent: the peer's limit of requests in flight is reached");
             }
             return self.refuse_here(to, class, exchange, "as many requests as the peer takes are in flight");
         }
@@ -294,13 +294,13 @@ impl Shared {
     }
 
     /// Sends a reply on the connection of its request, or drops it: a later life of the peer counts its requests from zero again.
-    fn route_reply(&self, state: &State, to: NodeId, class: Class, n: u64, envelope: Envelope) {
+    fn route_reply(&self, state: &NetState, to: NodeId, class: Class, n: u64, envelope: Envelope) {
         let conn = state.accepted.get(&(to, class)).filter(|c| u64::from(c.generation) == n >> REQUEST_BITS);
         let Some(conn) = conn else { return count(&self.counters.dropped_replies) };
         if !conn.limits.allow(&envelope.frame) {
             count(&self.counters.oversized);
             let (kind, bytes) = (envelope.frame.kind, envelope.frame.size_bytes());
-            tracing::error!(%to, kind, bytes, "a reply above the limits; its connection is closed");
+            tracing::error!(%to, kind, bytes, "a reply exceeds the limits; closing its connection");
             return conn.close("a reply is above the limits of a frame");
         }
         conn.end_request();
@@ -310,7 +310,7 @@ impl Shared {
         {
             // Without the reply, the call would wait forever. The closed connection notifies the peer (contracts X12).
             count(&self.counters.broken_by_full_replies);
-            tracing::warn!(%to, ?class, "the peer does not read its replies; its connection is closed");
+            tracing::warn!(%to, ?class, "the peer does not read its replies; closing its connection");
             conn.close("the peer does not read its replies");
         }
     }
@@ -452,7 +452,7 @@ impl Shared {
         self.forget(&mut self.lock(), conn);
     }
 
-    fn forget(&self, state: &mut State, conn: &Arc<Conn>) {
+    fn forget(&self, state: &mut NetState, conn: &Arc<Conn>) {
         if conn.dialed {
             return self.forget_dialed(state, conn);
         }
@@ -463,7 +463,7 @@ impl Shared {
     }
 
     /// Must be called after the connection is closed, so that only a new `Up` can follow this `Down`.
-    fn forget_dialed(&self, state: &mut State, conn: &Arc<Conn>) {
+    fn forget_dialed(&self, state: &mut NetState, conn: &Arc<Conn>) {
         let key = (conn.peer, conn.class);
         if state.dialed.get(&key).is_some_and(|c| Arc::ptr_eq(c, conn)) {
             state.dialed.remove(&key);

@@ -37,7 +37,7 @@ pub enum TlsError {
         error: rustls::pki_types::pem::Error,
     },
     /// A file contains no certificate.
-    #[error("{}: no certificate in it", path.display())]
+    #[error("{}: contains no certificate", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum TlsError {
         error: rustls::server::VerifierBuilderError,
     },
     /// The configured certificate was not issued for this node.
-    #[error("{}: it does not carry the name {name:?}, by which other nodes know whose it is; issue one with this DNS name", cert.display())]
+    #[error("{}: it lacks the DNS name {name:?}, by which other nodes recognise its node; issue a certificate with this name", cert.display())]
     NotThisNode {
         /// The certificate.
         cert: PathBuf,

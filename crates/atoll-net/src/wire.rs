@@ -98,7 +98,7 @@ pub enum WireError {
         number: u64,
     },
     /// A head that is longer than the limit.
-    #[error("a head of {got} bytes; at most {limit} are taken")]
+    #[error("a head of {got} bytes; at most {limit} are allowed")]
     Head {
         /// The claimed length.
         got: u32,
@@ -106,7 +106,7 @@ pub enum WireError {
         limit: u32,
     },
     /// Too many payloads.
-    #[error("{got} payloads in a frame; at most {limit} are taken")]
+    #[error("{got} payloads in a frame; at most {limit} are allowed")]
     Payloads {
         /// The claimed number.
         got: u16,
@@ -114,7 +114,7 @@ pub enum WireError {
         limit: u16,
     },
     /// More payload bytes than the limit.
-    #[error("{got} payload bytes in a frame; at most {limit} are taken")]
+    #[error("{got} payload bytes in a frame; at most {limit} are allowed")]
     PayloadBytes {
         /// The claimed number of bytes.
         got: u64,
