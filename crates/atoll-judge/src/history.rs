@@ -95,7 +95,7 @@ pub enum Out {
 /// Why a step was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Why {
+pub enum Refusal {
     /// The key has no row, although one was expected.
     Absent,
     /// The key has a row, although none was expected.
@@ -121,7 +121,7 @@ pub enum Outcome {
         /// The step that was refused, if known.
         at: Option<usize>,
         /// The reason, if known.
-        why: Option<Why>,
+        why: Option<Refusal>,
     },
 }
 

@@ -1,6 +1,6 @@
 //! What operations do when they are executed one after the other.
 
-use crate::history::{Expect, Head, Kind, Operation, Out, Outcome, Step, Why};
+use crate::history::{Expect, Head, Kind, Operation, Out, Outcome, Refusal, Step};
 
 /// The version of a row that a table operation without a known stamp wrote, until a read shows it.
 const UNBOUND: i64 = -1;
@@ -15,21 +15,21 @@ struct Cell {
 
 /// All rows, and the stamp of the last write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
+pub struct Rows {
     cells: Vec<Option<Cell>>,
     last: i64,
 }
 
-impl State {
+impl Rows {
     /// Returns the state before the first operation.
     pub fn initial(head: &Head) -> Self {
         let cell = |&(value, version, _): &(i64, i64, i64)| Cell { value, version, owner: None };
-        State { cells: head.initial.iter().map(|row| row.as_ref().map(cell)).collect(), last: i64::MIN }
+        Rows { cells: head.initial.iter().map(|row| row.as_ref().map(cell)).collect(), last: i64::MIN }
     }
 
     /// Returns the state after an operation, or None if the operation cannot have its known result in this state. An operation with an
     /// unknown result is always possible.
-    pub fn after(&self, kind: Kind, operation: &Operation) -> Option<State> {
+    pub fn after(&self, kind: Kind, operation: &Operation) -> Option<Rows> {
         let (outs, stamp) = match &operation.result {
             Some(Outcome::Ok { outs, stamp }) => (outs.as_deref(), *stamp),
             _ => (None, None),
@@ -127,10 +127,10 @@ impl State {
     fn hold(&self, key: usize, expect: Expect) -> Done {
         match (expect, &self.cells[key]) {
             (Expect::Any, _) | (Expect::Absent, None) | (Expect::Present, Some(_)) => Done::Yes,
-            (Expect::Absent, Some(_)) => Done::Refused(Why::Exists),
-            (Expect::Present | Expect::Version(_), None) => Done::Refused(Why::Absent),
+            (Expect::Absent, Some(_)) => Done::Refused(Refusal::Exists),
+            (Expect::Present | Expect::Version(_), None) => Done::Refused(Refusal::Absent),
             (Expect::Version(version), Some(cell)) if cell.version == version => Done::Yes,
-            (Expect::Version(_), Some(_)) => Done::Refused(Why::Version),
+            (Expect::Version(_), Some(_)) => Done::Refused(Refusal::Version),
         }
     }
 }
@@ -140,7 +140,7 @@ enum Done {
     Yes,
     /// The step would have had another result.
     Otherwise,
-    Refused(Why),
+    Refused(Refusal),
 }
 
 impl Done {

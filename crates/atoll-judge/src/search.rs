@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use crate::history::{History, Operation};
-use crate::model::State;
+use crate::model::Rows;
 use crate::verdict::Verdict;
 
 /// How many placements are tried before the search gives up.
@@ -55,7 +55,7 @@ impl Placed {
 
 /// A node of the search: a state, and the operations that may come next.
 struct Step {
-    state: State,
+    state: Rows,
     candidates: Vec<usize>,
     /// The candidate that was placed here, to be removed on backtracking.
     chosen: Option<usize>,
@@ -80,7 +80,7 @@ pub fn search(history: &History) -> Found {
     let mut placed = Placed(vec![0; items.len().div_ceil(64)]);
     let mut seen = HashSet::new();
     let (mut known, mut tried, mut best) = (0, 0, None);
-    let start = State::initial(&history.head);
+    let start = Rows::initial(&history.head);
     let mut path = vec![Step { candidates: candidates(&items, &placed), state: start, chosen: None }];
     while let Some(step) = path.last_mut() {
         if known == wanted {
