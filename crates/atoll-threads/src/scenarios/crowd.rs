@@ -10,9 +10,9 @@ use super::crowd_piece::{Bounds, Crowd, Shown, Waiting, Waits};
 use super::ticket::{Completer, Ticket, ticket};
 use crate::sync::Arc;
 
-struct State(LogPos);
+struct View(LogPos);
 
-impl Shown for State {
+impl Shown for View {
     fn below(&self) -> LogPos {
         self.0
     }
@@ -26,16 +26,16 @@ impl Waits for Reached {
     }
 }
 
-type People = Crowd<State, Completer<bool>, Reached, u8>;
+type People = Crowd<View, Completer<bool>, Reached, u8>;
 
 /// Returns a crowd with room for two commands.
 fn people() -> Arc<People> {
     let bounds = Bounds { commands: 2, bytes: 2 };
-    Arc::new(Crowd::new(Arc::new(State(LogPos(0))), bounds))
+    Arc::new(Crowd::new(Arc::new(View(LogPos(0))), bounds))
 }
 
 fn publish(people: &People, below: u64) {
-    for done in people.publish(Arc::new(State(LogPos(below)))) {
+    for done in people.publish(Arc::new(View(LogPos(below)))) {
         done.0.complete(Ok(LogPos(below)));
     }
 }
