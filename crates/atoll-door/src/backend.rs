@@ -49,7 +49,7 @@ impl Refusal {
 
     /// Returns the refusal of a node that is stopping. The operation did not happen through this node.
     pub fn stopping() -> Self {
-        Refusal::no(atoll_client::Reason::Stopping, "this node is stopping", "continue at another node")
+        Refusal::no(atoll_client::Reason::Stopping, "this node is stopping", "use another node")
     }
 }
 

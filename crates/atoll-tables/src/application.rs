@@ -164,7 +164,7 @@ impl TableState<'_, '_> {
             return Err(Rejection::new(RejectKind::TableExists, words));
         }
         if self.counters.tables as usize >= MAX_TABLES {
-            let words = format!("there are {MAX_TABLES} tables, which is the most");
+            let words = format!("there are already {MAX_TABLES} tables, the maximum");
             return Err(Rejection::new(RejectKind::TooLarge, words));
         }
         let ids_ran_out = || Rejection::new(RejectKind::TooLarge, "the numbers of tables have run out");

@@ -252,7 +252,7 @@ pub enum SchemaError {
     #[error("column {0:?} is in the primary key and cannot be nullable")]
     NullableKey(String),
     /// An added column is not nullable.
-    #[error("a column that is added later must be nullable: rows that are there hold null in {0:?}")]
+    #[error("a column that is added later must be nullable, because existing rows hold null in {0:?}")]
     AddedNotNullable(String),
     /// The primary key or an index contains the column, so it cannot be dropped.
     #[error("column {column:?} is in {by}")]
@@ -263,7 +263,7 @@ pub enum SchemaError {
         by: String,
     },
     /// The ids of columns or indices of the table have run out.
-    #[error("table {0:?} has had 65,535 columns or indices, which is the most over its life")]
+    #[error("table {0:?} has had 65,535 columns or indices over its lifetime, the maximum")]
     Ids(String),
     /// A value is null, but the column is not nullable.
     #[error("column {0:?} cannot be null")]

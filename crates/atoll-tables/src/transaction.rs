@@ -32,9 +32,8 @@ pub(crate) fn run(state: &mut TableState<'_, '_>, ops: &[Op]) -> Result<Done, Re
         };
         read_bytes += row.as_ref().map_or(0, Bytes::len);
         if read_bytes > MAX_READ_BYTES {
-            let words = format!(
-                "the rows read have more than {MAX_READ_BYTES} bytes, which is the most of a transaction"
-            );
+            let words =
+                format!("the rows read have more than {MAX_READ_BYTES} bytes, the maximum of a transaction");
             return Err(at(Rejection::new(RejectKind::TooLarge, words)));
         }
         read.push(row);

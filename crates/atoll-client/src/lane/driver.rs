@@ -63,11 +63,7 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
         match end {
             End::Finished => return,
             End::Idle => {
-                tracing::debug!(
-                    log = shared.log,
-                    node = connections.text(at),
-                    "the stream is idle, and ends"
-                );
+                tracing::debug!(log = shared.log, node = connections.text(at), "closing the idle stream");
                 failures = 0;
             }
             End::Refused(happened, failure) => {
@@ -75,7 +71,7 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
                 failures = 0;
             }
             End::Failed(_, failure) => {
-                tracing::debug!(log = shared.log, node = connections.text(at), %failure, "moving on");
+                tracing::debug!(log = shared.log, node = connections.text(at), %failure, "trying the next node");
                 connections.failed(at);
                 failures += 1;
                 shared.update(|queue| match connections.is_hopeless() {

@@ -59,7 +59,7 @@ impl AnswerRoom {
         let (within, connection) = (limits.unread_at_most + rate, connection.clone());
         tokio::spawn(async move {
             if tokio::time::timeout(within, is_gone).await.is_err() {
-                tracing::warn!(of = %connection.address, bytes, ?within, "a gRPC client that does not take an answer is cut off");
+                tracing::warn!(of = %connection.address, bytes, ?within, "disconnecting a gRPC client that does not read its reply");
                 connection.close();
             }
         });

@@ -45,7 +45,7 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let Some(place) = self.limits.requests.take(self.connection.address, 1) else {
-            let busy = busy("too many requests are under way on this node").into_http();
+            let busy = busy("too many requests are in progress on this node").into_http();
             return Box::pin(std::future::ready(Ok(busy)));
         };
         let under_way = UnderWay { _place: place, _working: self.connections.working(&self.connection) };

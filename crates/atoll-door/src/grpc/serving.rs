@@ -40,7 +40,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(5);
 /// The pause after a failed accept, and how often such failures are logged.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// The length of the preface that every HTTP/2 client sends first.
 const PREFACE_BYTES: usize = 24;
 
@@ -56,17 +56,17 @@ struct Serving {
 
 /// Limits how often a warning is logged.
 #[derive(Default)]
-struct Told {
+struct LimitedWarning {
     at: Option<Instant>,
     times: u64,
 }
 
-impl Told {
+impl LimitedWarning {
     /// Counts one more occurrence. Returns the number since the last warning if a warning is due now.
     fn pass(&mut self) -> Option<u64> {
         self.times += 1;
         let now = Instant::now();
-        if self.at.is_some_and(|at| now.saturating_duration_since(at) < TOLD_EVERY) {
+        if self.at.is_some_and(|at| now.saturating_duration_since(at) < WARN_EVERY) {
             return None;
         }
         self.at = Some(now);
@@ -85,7 +85,7 @@ pub(super) async fn serve(
     let connections = Connections::new(limits.connections, limits.connections_of_address);
     let door = Serving { routes, tls, limits, connections, stopping: stopping.clone() };
     let mut tasks = JoinSet::new();
-    let (mut refused, mut failed) = (Told::default(), Told::default());
+    let (mut refused, mut failed) = (LimitedWarning::default(), LimitedWarning::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -105,7 +105,7 @@ pub(super) async fn serve(
         };
         let Some(place) = door.connections.admit(from.ip()) else {
             if let Some(times) = refused.pass() {
-                tracing::warn!(%from, times, "a gRPC client was refused: too many connections have requests under way");
+                tracing::warn!(%from, times, "a gRPC client was refused: too many connections have requests in progress");
             }
             continue;
         };

@@ -185,7 +185,7 @@ pub(crate) fn stream(
         if unread {
             channel.end(Some(unread_for(limits.unread_at_most).into()), true);
             if connection.give_up() > GIVEN_UP_AT_MOST {
-                tracing::warn!(of = %connection.address, "a gRPC client that does not read is cut off");
+                tracing::warn!(of = %connection.address, "disconnecting a gRPC client that does not read");
                 connection.close();
             }
         }
@@ -199,7 +199,11 @@ fn busy(what: &str) -> Refusal {
 
 fn unread_for(within: Duration) -> Refusal {
     let words = format!("the client took none of the records that were read for it within {within:?}");
-    Refusal::no(Reason::Busy, words, "go on behind the last record that came; read as fast as records come")
+    Refusal::no(
+        Reason::Busy,
+        words,
+        "continue after the last record that you received, and read as fast as records arrive",
+    )
 }
 
 /// Why reading stopped early.

@@ -28,7 +28,7 @@ pub(crate) async fn keep_up(tables: &TablesHandle) {
             continue;
         }
         if let Err(error) = work(tables).await {
-            tracing::warn!(error = %error.failure, "tables: work in the background waits");
+            tracing::warn!(error = %error.failure, "tables: background work is delayed");
         }
         last.clear();
     }

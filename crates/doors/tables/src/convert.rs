@@ -15,7 +15,7 @@ fn invalid(message: impl Into<String>, next: &str) -> Refusal {
 }
 
 pub(crate) fn store_refusal(error: &StoreError) -> Refusal {
-    Refusal::no(Reason::StorageFailed, error.to_string(), "continue at another node")
+    Refusal::no(Reason::StorageFailed, error.to_string(), "use another node")
 }
 
 pub(crate) fn schema_refusal(error: &SchemaError) -> Refusal {

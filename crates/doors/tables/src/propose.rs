@@ -45,7 +45,7 @@ pub(crate) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<R
             return Err(Refusal::no(Reason::Busy, text, "try again later"));
         }
     };
-    let gone = || Refusal::unknown(Reason::Stopping, "this node is stopping", "continue at another node");
+    let gone = || Refusal::unknown(Reason::Stopping, "this node is stopping", "use another node");
     match proposed.await.map_err(|_| gone())?.map_err(words)?.reply {
         Ok(reply) => Reply::from_bytes(reply).map_err(|e| unreadable(&e.to_string()).although_it_happened()),
         Err(rejected) => Err(match Rejection::from_bytes(rejected.0) {

@@ -21,7 +21,7 @@ const MAX_NAMES_BYTES: usize = 4 * 1024 * 1024;
 /// Refuses a request that makes the data grow while the disk is nearly full.
 fn need_room(tables: &TablesHandle, grows: bool) -> Result<(), Refusal> {
     if grows && tables.node.is_short_of_space() {
-        let next = "delete rows or drop tables, give the disk room, or continue at another node";
+        let next = "delete rows, drop tables, free disk space, or use another node";
         return Err(Refusal::no(Reason::DiskFull, "the disk of this node is nearly full", next));
     }
     Ok(())
