@@ -132,7 +132,7 @@ def read_unknown(cluster, count):
 
     def ask(number):
         done = cluster.atoll("log", "check-tail", "--log", f"unknown-{number}", check=False)
-        need(b"no log of this name" in done.stderr, f"unexpected: {done.stderr.decode()}")
+        need(b"no log with this name" in done.stderr, f"unexpected: {done.stderr.decode()}")
 
     for start in range(0, count, 1000):
         each(ask, range(start, min(count, start + 1000)))

@@ -46,9 +46,9 @@ pub enum ChainError {
     #[error("the chain has format {0}; this program reads up to {FORMAT_WITH_PAGES}")]
     Format(u8),
     /// No segment, or too many.
-    #[error("a chain has 1 to {MAX_SEGMENTS} segments, this one {0}; truncate the log")]
+    #[error("a chain has 1 to {MAX_SEGMENTS} segments, but this one has {0}; truncate the log")]
     Segments(usize),
-    /// The change would leave too little room for repairs and for the end of the log. Nothing was changed.
+    /// The change would leave too little room for changes that the log needs, and for its end. Nothing was changed.
     #[error("the chain has {segments} segments; this change may bring it to {most} at most; trim the log")]
     Full {
         /// Segments of the chain.
@@ -57,7 +57,7 @@ pub enum ChainError {
         most: usize,
     },
     /// The chain is too long for a register.
-    #[error("the chain takes {0} bytes, at most {MAX_CHAIN_BYTES} fit; truncate the log")]
+    #[error("the chain has {0} bytes; at most {MAX_CHAIN_BYTES} are allowed; truncate the log")]
     TooLong(usize),
     /// A configuration or name exceeds its limit.
     #[error("segment {0} has a configuration of {1} bytes; at most {MAX_CONFIG_BYTES} are allowed")]

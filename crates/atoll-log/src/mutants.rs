@@ -57,7 +57,7 @@ pub const COVERAGE: &[Listed] = &[
     ),
     listed("virtuallog: a minority of the MetaStore", &["rmw.write.timed_out", "vlog.lane.stalled"]),
     listed(
-        "virtuallog V2, X16: a stopped node goes on with what its client has sent elsewhere",
+        "virtuallog V2, X16: a stopped node continues with what its client has sent elsewhere",
         &["sim.went_on_late"],
     ),
 ];

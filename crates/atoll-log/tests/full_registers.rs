@@ -50,7 +50,7 @@ fn a_log_goes_on_in_its_chain_when_no_page_can_be_written() {
     let longest = grow(&mut c, &log, 11..51);
     assert!(longest < SOON, "an extend took {longest:?}");
     assert_eq!(shape(&log), (own + 40, pages));
-    // A reconfigurer seals the active segment and dies. The next append repairs the log.
+    // A reconfigurer seals the active segment and dies. The next append rolls the log forward.
     let chain = log.chain().unwrap();
     let active = chain.chain.active();
     let loglet = log.registry().provider("memory").unwrap().open(active.loglet, &active.config).unwrap();

@@ -1,4 +1,4 @@
-//! Logs that are reconfigured very often. A chain never fills up so far that a usable log can no longer be repaired or ended (vlog-V17).
+//! Logs that are reconfigured very often. A chain never fills up so far that a usable log can no longer be extended or ended (vlog-V17).
 #![allow(clippy::unwrap_used)]
 
 mod common;

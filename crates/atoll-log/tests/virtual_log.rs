@@ -140,9 +140,9 @@ fn roll_forward_leaves_out_a_dead_sequencer() {
 }
 
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<Trouble>>);
+struct TroubleList(Mutex<Vec<Trouble>>);
 
-impl TroubleObserver for Heard {
+impl TroubleObserver for TroubleList {
     fn on_trouble(&self, log: &str, trouble: Trouble) {
         assert_eq!(log, "log");
         self.0.lock().unwrap().push(trouble);
@@ -154,7 +154,7 @@ fn the_policy_hears_of_troubles() {
     for (stopped, expected) in [(true, Trouble::NoSequencer), (false, Trouble::WrongSequencer)] {
         let mut c = Cluster::new(6, 3);
         let log = c.created("memory");
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(TroubleList::default());
         log.observe(heard.clone());
         append(&mut c, 1, &log, 1, 1);
         c.servers.faults(|f| {
@@ -388,7 +388,7 @@ fn trims_are_bounded_by_the_tail_and_shared() {
     assert!(log.chain().unwrap().version.0 <= before + 2, "calls that come fast share a write");
     assert_eq!(c.names(1, &log), [(1, 10)]);
     let lower = log.trim(LogPos(3));
-    assert_eq!(c.run(1, lower).unwrap(), Ok(LogPos(9)), "a trim is for ever");
+    assert_eq!(c.run(1, lower).unwrap(), Ok(LogPos(9)), "a trim is permanent");
 }
 
 #[test]

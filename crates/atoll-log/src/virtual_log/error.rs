@@ -11,7 +11,7 @@ use atoll_contract::register::RegisterError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
     /// No log of this name was ever created.
-    #[error("there is no log of this name")]
+    #[error("there is no log with this name")]
     NoSuchLog,
     /// Not available at the moment.
     #[error("unavailable: {0}")]
@@ -91,17 +91,13 @@ pub enum TrimError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Busy {
     /// The limit of this log, through this node.
-    #[error(
-        "{waiting_bytes} bytes wait to be appended to this log through this node, which is the most; not appended"
-    )]
+    #[error("not appended: {waiting_bytes} bytes already wait for this log at this node, the maximum")]
     Log {
         /// Bytes that were waiting.
         waiting_bytes: usize,
     },
     /// The limit of all logs together, through this node.
-    #[error(
-        "{waiting_bytes} bytes wait to be appended to all logs through this node, which is the most; not appended"
-    )]
+    #[error("not appended: {waiting_bytes} bytes already wait for all logs at this node, the maximum")]
     Node {
         /// Bytes that were waiting.
         waiting_bytes: usize,
@@ -125,8 +121,8 @@ impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Step::ReadChain => "reading the chain; nothing was changed",
-            Step::Seal => "sealing; the log goes on, on a new segment if the seal took",
-            Step::CheckTail => "finding the sealed tail; the log goes on with a new segment",
+            Step::Seal => "sealing; the log continues, in a new segment if the seal succeeded",
+            Step::CheckTail => "finding the sealed tail; the log continues in a new segment",
             Step::Install => "writing the new chain; whether it was written is unknown",
         })
     }
@@ -139,7 +135,7 @@ pub enum ReconfigError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Nothing was changed: no log of this name was created.
-    #[error("there is no log of this name")]
+    #[error("there is no log with this name")]
     NoSuchLog,
     /// Nothing was changed, or the next chain would break a rule.
     #[error(transparent)]

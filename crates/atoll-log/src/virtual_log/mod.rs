@@ -94,7 +94,7 @@ struct Known {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogState {
     chain: Option<Arc<VersionedChain>>,
     /// Open Loglets of the chain, and the sealed configuration that each was opened with. Bounded by the segments
     /// in the chain itself, and by `paged_handles`.
@@ -124,7 +124,7 @@ struct Shared {
     registers: Arc<dyn Registers>,
     registry: Registry,
     options: Options,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     /// Notified when the chain changes.
     changed: Notify,
     refreshes: Rounds<Result<Arc<VersionedChain>, LogError>>,
@@ -324,7 +324,7 @@ impl VirtualLog {
     pub fn extend_from(&self, from: LogletId, spec: LogletSpec) -> Ticket<Result<bool, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.extend", async move {
-            me.extend_from(from, spec, room::Purpose::Repair)
+            me.extend_from(from, spec, room::Purpose::Needed)
                 .await
                 .map(|done| matches!(done, install::Installed::Mine(_)))
         })

@@ -74,7 +74,7 @@ pub enum Trouble {
     NoSequencer,
     /// The sequencer is in another life than the configuration names: the segment will never accept an append again.
     WrongSequencer,
-    /// The sequencer's journal is closed for good.
+    /// The sequencer's journal is closed permanently.
     SequencerFailed,
     /// Not enough servers answer.
     NoQuorum,

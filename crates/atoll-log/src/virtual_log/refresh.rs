@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
-use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
+use super::{CHAIN_PREFIX, Known, LogError, LogState, Shared};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::mutants;
 use crate::rounds::{First, race};
@@ -92,7 +92,7 @@ impl Shared {
             old.version.0 + 1 == new.version.0 && old.chain.active().loglet != new.chain.active().loglet
         });
         let new = Arc::new(new);
-        let State { handles, paged_handles, pages, .. } = &mut *state;
+        let LogState { handles, paged_handles, pages, .. } = &mut *state;
         if new.chain.is_deleted() {
             paged_handles.clear();
             *pages = Default::default();

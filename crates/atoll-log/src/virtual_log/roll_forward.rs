@@ -46,7 +46,7 @@ impl Shared {
         if !wait.is_zero() {
             self.env.sleep(self.env.jitter(wait)).await;
         }
-        match self.extend_from(of, LogletSpec::default(), Purpose::Repair).await? {
+        match self.extend_from(of, LogletSpec::default(), Purpose::Needed).await? {
             Installed::Mine(_) | Installed::Lost(_) => Ok(()),
         }
     }

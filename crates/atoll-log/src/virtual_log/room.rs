@@ -1,6 +1,6 @@
 //! Room in the chain (vlog-V17). Every limit is checked before anything is provisioned or sealed. If the next chain turned out to be too
-//! long after the seal, the log would accept no more appends. Planned changes are refused early enough that repairs, which appends wait
-//! for, and the end of the log still fit.
+//! long after the seal, the log would accept no more appends. Planned changes are refused early enough that changes which appends wait
+//! for, and the end of the log, still fit.
 
 use super::Shared;
 use crate::chain::{Chain, ChainError, MAX_CHAIN_BYTES, MAX_CONFIG_BYTES, Segment};
@@ -17,7 +17,7 @@ pub(super) enum Purpose {
     /// A change of configuration that the log does not need in order to work.
     Planned,
     /// The active segment accepts no more appends, because it is sealed or its servers are gone.
-    Repair,
+    Needed,
     /// The end of the log.
     End,
 }
@@ -27,7 +27,7 @@ impl Purpose {
     fn keeps_free(self) -> (usize, usize) {
         match self {
             Purpose::Planned => (KEPT_SEGMENTS, 4 * END_BYTES),
-            Purpose::Repair => (1, END_BYTES),
+            Purpose::Needed => (1, END_BYTES),
             Purpose::End => (0, 0),
         }
     }

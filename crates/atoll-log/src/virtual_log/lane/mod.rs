@@ -506,7 +506,7 @@ impl Run {
             // The Loglet has forgotten them repeatedly. A new segment has no history of them and accepts them.
             hit("vlog.lane.forgotten_again");
             self.back_off().await;
-            let _ = self.me.extend_from(id, LogletSpec::default(), Purpose::Repair).await;
+            let _ = self.me.extend_from(id, LogletSpec::default(), Purpose::Needed).await;
         }
         if self.has_successor(id) {
             return self.follow_to_successor(&target).await;
