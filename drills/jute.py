@@ -28,7 +28,7 @@ def acl(entries):
 
 
 class Reader:
-    """Values off the front of a reply."""
+    """Reads values from the start of a reply."""
 
     def __init__(self, raw):
         self.raw, self.at = raw, 0

@@ -98,7 +98,7 @@ def moved(cluster):
 
 def taken_over(cluster):
     """How often nodes have taken over the sessions of another node's clients so far, by their own words."""
-    words = "ZooKeeper sessions of a node that is gone are held here now"
+    words = "took over the ZooKeeper sessions of a node that is gone"
     return sum(node.log.read_text(errors="replace").count(words) for node in cluster.nodes())
 
 

@@ -176,7 +176,7 @@ def body(drill):
         damaged[len(damaged) // 2] ^= 1
         refused_at(second, 400, "not restored", auth=JOE, body=bytes(damaged))
         refused_at(second, 400, "cut off", auth=JOE, body=snapshot[:-5])
-        refused_at(second, 400, "no snapshot", auth=JOE, body=b"garbage")
+        refused_at(second, 400, "not a snapshot", auth=JOE, body=b"garbage")
         refused_at(second, 403, "Not authorized", auth="digest joe:wrong", body=snapshot)
         need(client.exists("/later") and not client.exists("/many"), "what was refused changed nothing")
 

@@ -49,7 +49,7 @@ pub enum ClientError {
         last: io::Error,
     },
     /// The server refuses the authentication. The requests did not happen.
-    #[error("{server} does not take the authentication by {scheme}: error {code}")]
+    #[error("{server} rejected the authentication with scheme {scheme}: error {code}")]
     Auth {
         /// The server.
         server: String,

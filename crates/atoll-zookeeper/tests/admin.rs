@@ -25,13 +25,13 @@ use served::{ask, door_with_admin};
 const JOE: &str = "Authorization: digest joe:secret\r\n";
 
 /// A response.
-struct Told {
+struct HttpResponse {
     status: u16,
     head: String,
     body: Vec<u8>,
 }
 
-impl Told {
+impl HttpResponse {
     fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
@@ -48,7 +48,7 @@ impl Told {
 }
 
 /// Sends bytes and reads the response until the connection ends.
-fn exchange(admin: SocketAddr, bytes: &[u8]) -> Told {
+fn exchange(admin: SocketAddr, bytes: &[u8]) -> HttpResponse {
     let mut stream = TcpStream::connect(admin).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     // A request may be refused, and the connection closed, before everything is sent.
@@ -58,16 +58,16 @@ fn exchange(admin: SocketAddr, bytes: &[u8]) -> Told {
     let end = told.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
     let head = String::from_utf8(told[..end].to_vec()).unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Told { status, head, body: told[end + 4..].to_vec() }
+    HttpResponse { status, head, body: told[end + 4..].to_vec() }
 }
 
-fn send(admin: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> Told {
+fn send(admin: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> HttpResponse {
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}{length}\r\n");
     exchange(admin, &[head.as_bytes(), body].concat())
 }
 
-fn get(admin: SocketAddr, path: &str) -> Told {
+fn get(admin: SocketAddr, path: &str) -> HttpResponse {
     send(admin, "GET", path, "", b"")
 }
 
@@ -353,10 +353,10 @@ fn a_file_that_is_none_or_damaged_is_refused_and_nothing_changes() {
         assert_eq!(told.status, 400, "{}", String::from_utf8_lossy(&told.body));
         told.error()
     };
-    assert_eq!(restore(b""), "not restored: this is no snapshot of Atoll's ZooKeeper door");
+    assert_eq!(restore(b""), "not restored: this is not a snapshot of Atoll's ZooKeeper door");
     assert_eq!(
         restore(b"ZKSN garbage of another kind"),
-        "not restored: this is no snapshot of Atoll's ZooKeeper door"
+        "not restored: this is not a snapshot of Atoll's ZooKeeper door"
     );
     assert!(restore(&file[..file.len() - 1]).contains("cut off"));
     let mut damaged = file.clone();

@@ -21,12 +21,12 @@ use client::Client;
 use served::{door_in, figure};
 
 #[derive(Default)]
-struct Told {
+struct OneNode {
     short_of_space: AtomicBool,
     client: Mutex<String>,
 }
 
-impl Cluster for Told {
+impl Cluster for OneNode {
     fn living(&self) -> Vec<NodeId> {
         vec![NodeId(1)]
     }
@@ -51,7 +51,7 @@ fn set<'a>(path: &'a str, data: &'a [u8]) -> SetDataRequest<'a> {
 
 #[test]
 fn without_room_what_grows_is_refused_and_what_gives_room_is_not() {
-    let told = Arc::new(Told::default());
+    let told = Arc::new(OneNode::default());
     let door = door_in(told.clone(), Options::default());
     let mut c = Client::connect(door);
     assert_eq!((c.create("/a", b"data"), c.create("/b", b"data")), (0, 0));
@@ -75,7 +75,7 @@ fn without_room_what_grows_is_refused_and_what_gives_room_is_not() {
 
 #[test]
 fn the_config_is_announced_and_its_watch_fires() {
-    let told = Arc::new(Told::default());
+    let told = Arc::new(OneNode::default());
     let mut c = Client::connect(door_in(told.clone(), Options::default()));
     let get = Request::GetData(WatchedRequest { path: "/zookeeper/config", watch: true });
     for port in [2181, 2182] {

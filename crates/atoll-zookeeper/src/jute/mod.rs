@@ -33,7 +33,7 @@ pub enum JuteError {
         left: usize,
     },
     /// A length below -1. The length -1 means null.
-    #[error("{what}: a length of {length}; allowed: -1 and up")]
+    #[error("{what}: a length of {length}; allowed: -1 or more")]
     Length {
         /// The type that was decoded.
         what: &'static str,
@@ -44,7 +44,7 @@ pub enum JuteError {
     #[error("a string that is not UTF-8")]
     NotUtf8,
     /// A number has no meaning.
-    #[error("{what}: {value} stands for nothing")]
+    #[error("{what}: {value} is not defined")]
     Unknown {
         /// The type that was decoded.
         what: &'static str,

@@ -13,7 +13,7 @@ use super::options::{ConnectionThrottle, Options};
 use crate::watch::ConnectionId;
 
 /// Refused connections are reported in the log output at most once in this time.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+const WARN_EVERY: Duration = Duration::from_secs(1);
 
 /// The bucket of a connection throttle: the tokens that are left, and when the last ones were added.
 #[derive(Debug)]
@@ -50,14 +50,14 @@ impl Bucket {
 pub(crate) struct Admission {
     next: AtomicU64,
     bucket: Option<Mutex<Bucket>>,
-    told: Mutex<Option<Instant>>,
+    warned_at: Mutex<Option<Instant>>,
 }
 
 impl Admission {
     /// Creates the state without any connection.
     pub(crate) fn new(options: &Options) -> Admission {
         let bucket = options.connection_throttle.map(|t| Mutex::new(Bucket::full(t, Instant::now())));
-        Admission { next: AtomicU64::new(1), bucket, told: Mutex::default() }
+        Admission { next: AtomicU64::new(1), bucket, warned_at: Mutex::default() }
     }
 }
 
@@ -69,9 +69,9 @@ impl Shared {
             Err(refusal) => {
                 self.figures.refuse(refusal);
                 let now = Instant::now();
-                let mut told = self.admission.told.lock().unwrap_or_else(PoisonError::into_inner);
-                if told.is_none_or(|at| now.saturating_duration_since(at) >= TOLD_EVERY) {
-                    *told = Some(now);
+                let mut warned_at = self.admission.warned_at.lock().unwrap_or_else(PoisonError::into_inner);
+                if warned_at.is_none_or(|at| now.saturating_duration_since(at) >= WARN_EVERY) {
+                    *warned_at = Some(now);
                     let so_far = self.figures.refused(refusal);
                     let reason = refusal.name();
                     tracing::warn!(%peer, reason, so_far, "a ZooKeeper client was refused");

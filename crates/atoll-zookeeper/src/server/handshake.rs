@@ -47,7 +47,7 @@ pub(crate) enum Ended {
     #[error("refused: {0}")]
     NotAuthenticated(String),
     /// The client has seen changes that are not here. They belong to another cluster, or precede a restore.
-    #[error("refused: the client has seen zxid {seen:#x}, and the newest here is {newest:#x}")]
+    #[error("refused: the client has seen zxid {seen:#x}, but the newest one here is {newest:#x}")]
     Ahead {
         /// The newest zxid that the client has seen.
         seen: i64,
@@ -55,13 +55,15 @@ pub(crate) enum Ended {
         newest: i64,
     },
     /// A command of the client was not applied, or its outcome is unknown. The client must ask again.
-    #[error("closed, since a command's outcome is not known or it did not happen: {0}")]
+    #[error("closed, because a command did not happen or its outcome is unknown: {0}")]
     Log(String),
     /// This node ended the connection.
     #[error("closed: {0:?}")]
     Here(End),
     /// There is no room for the watches that the client brought.
-    #[error("closed: it brought more watches than a connection, or all of them, may have here")]
+    #[error(
+        "closed: it registered more watches than one connection, or all connections together, may have on this node"
+    )]
     Watches,
     /// The store cannot be read.
     #[error("closed: {0}")]

@@ -82,13 +82,13 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
     loop {
         ticks.tick().await;
         if shared.engine.is_withheld() {
-            tracing::warn!("this replica was found to be wrong: ZooKeeper's clients are sent elsewhere");
+            tracing::warn!("the state of this replica is wrong; its ZooKeeper clients must use other nodes");
             shared.end_read_only();
             shared.sessions.end_all(End::OutOfTouch);
             continue;
         }
         if let Some(why) = shared.engine.out_of_service() {
-            tracing::warn!(%why, "this replica is out of service: its clients' sessions are judged elsewhere");
+            tracing::warn!(%why, "this replica is out of service; other nodes decide when its clients' sessions expire");
             shared.sessions.set_out_of_touch(true);
             shared.out_of_touch();
             continue;
@@ -233,7 +233,7 @@ async fn take_from(shared: &Arc<Shared>, holder: Proposer) {
         tracing::info!(
             node = %holder.node,
             at_most = rounds.saturating_mul(TAKEN_AT_ONCE),
-            "ZooKeeper sessions of a node that is gone are held here now"
+            "took over the ZooKeeper sessions of a node that is gone"
         );
     }
 }
@@ -260,7 +260,7 @@ async fn reap(shared: &Arc<Shared>) {
                     did(shared, &Command::Reap(Reap { paths })).await;
                 }
             }
-            Ok(Err(error)) => tracing::error!(%error, "ZooKeeper's containers cannot be looked through"),
+            Ok(Err(error)) => tracing::error!(%error, "ZooKeeper's containers cannot be searched"),
             Err(error) => tracing::error!(%error, "the search for ZooKeeper's containers failed"),
         }
     }

@@ -42,7 +42,7 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
             Ok(Ok(found)) => found,
             Err(_) => continue,
             Ok(Err(error)) => {
-                tracing::error!(%error, "/zookeeper/config cannot be kept");
+                tracing::error!(%error, "/zookeeper/config cannot be updated");
                 continue;
             }
         };

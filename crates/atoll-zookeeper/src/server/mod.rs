@@ -91,7 +91,7 @@ use options::Options;
 pub use words::KNOWN as KNOWN_WORDS;
 
 /// Of this many writes above a quota, one is reported in the node's log output.
-const QUOTA_TOLD_EVERY: u64 = 1_000;
+const QUOTA_WARN_EVERY: u64 = 1_000;
 
 /// What a door needs to know about the cluster.
 pub trait Cluster: Send + Sync {
@@ -235,12 +235,12 @@ impl Shared {
     }
 
     /// Counts writes above a quota, and logs a warning for some of them.
-    fn tell_quotas(&self, events: &[Event]) {
+    fn report_quotas(&self, events: &[Event]) {
         for event in events {
             let Event::OverQuota { top, .. } = event else { continue };
             let before = self.figures.over_quota.get();
             self.figures.over_quota.add(1);
-            if before.is_multiple_of(QUOTA_TOLD_EVERY) {
+            if before.is_multiple_of(QUOTA_WARN_EVERY) {
                 tracing::warn!(path = top, writes = before + 1, "a subtree is above its quota");
             }
         }
@@ -252,7 +252,7 @@ struct Follower(Arc<Shared>);
 impl Observer<Event> for Follower {
     fn on_events(&self, below: LogPos, events: Vec<Event>) {
         hand_out(&self.0.watches, &self.0.sessions, &self.0.zxid, below, &events);
-        self.0.tell_quotas(&events);
+        self.0.report_quotas(&events);
     }
 
     /// Disconnects all clients, because events are missing. They reconnect, register their watches again, and are notified of what

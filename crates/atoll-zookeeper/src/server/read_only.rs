@@ -40,11 +40,11 @@ impl Shared {
     /// Disconnects the clients because the log is out of reach. In read-only mode, those that asked for this mode may reconnect.
     pub(crate) fn out_of_touch(&self) {
         if !self.options.read_only_mode {
-            tracing::warn!("the log is out of reach: ZooKeeper's clients are sent elsewhere");
+            tracing::warn!("the log is unreachable; ZooKeeper clients must use other nodes");
             self.sessions.end_all(End::OutOfTouch);
         } else if !self.read_only.swap(true, Ordering::AcqRel) {
             tracing::warn!(
-                "the log is out of reach: ZooKeeper's clients that asked for it may read what is here"
+                "the log is unreachable; ZooKeeper clients that allow read-only mode may read this replica"
             );
             self.sessions.end_all(End::OutOfTouch);
         }
@@ -53,7 +53,7 @@ impl Shared {
     /// Disconnects the clients that are served without the log, because the log is back or the state here must not be read.
     pub(crate) fn end_read_only(&self) {
         if self.read_only.swap(false, Ordering::AcqRel) {
-            tracing::info!("ZooKeeper's clients are no longer served without the log");
+            tracing::info!("read-only mode for ZooKeeper clients has ended");
             self.watches.end_all(End::Closed);
         }
     }

@@ -209,10 +209,10 @@ fn sessions(shared: &Shared) -> String {
     let view = shared.engine.view();
     let mut text = Capped::default();
     text.line(&format!("Sessions held by this node ({}):", held.len()));
-    let told = |text: &mut Capped, (session, timeout): &(i64, Duration)| {
+    let put = |text: &mut Capped, (session, timeout): &(i64, Duration)| {
         text.line(&format!("{session:#x}\t{}ms", timeout.as_millis()))
     };
-    let listed = held.iter().take_while(|one| told(&mut text, one)).count();
+    let listed = held.iter().take_while(|one| put(&mut text, one)).count();
     if text.is_full {
         return text.end(listed, held.len(), "sessions, and all ephemerals");
     }

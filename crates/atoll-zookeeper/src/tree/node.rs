@@ -104,7 +104,7 @@ pub struct Node {
 
 /// The stored bytes are not a znode: the store is damaged, or a later version wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the record of a znode cannot be read: the store is damaged, or was written by a later version")]
+#[error("the record of a znode cannot be read: the store is damaged, or a later version wrote it")]
 pub struct BadNode;
 
 impl Node {

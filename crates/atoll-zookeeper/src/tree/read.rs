@@ -23,7 +23,9 @@ pub enum ReadError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A record cannot be decoded.
-    #[error("what is kept under {what} cannot be read: the store is damaged, or a later version wrote it")]
+    #[error(
+        "the value stored under {what} cannot be read: the store is damaged, or a later version wrote it"
+    )]
     Damaged {
         /// The record.
         what: String,

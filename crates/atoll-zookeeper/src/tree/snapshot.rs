@@ -39,7 +39,7 @@ const ENTRY_BYTES: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// The file is not a tree snapshot.
-    #[error("this is no snapshot of Atoll's ZooKeeper door")]
+    #[error("this is not a snapshot of Atoll's ZooKeeper door")]
     NoSnapshot,
     /// The file has the format of another version.
     #[error("a snapshot of format {0}; this program reads {FORMAT}")]
@@ -64,21 +64,21 @@ pub enum SnapshotError {
     #[error("chunk {0} is out of order")]
     Order(u64),
     /// The entries have more bytes than can be restored.
-    #[error("the snapshot has more than {MAX_BYTES} bytes of entries, which is the most that is restored")]
+    #[error("the snapshot has more than {MAX_BYTES} bytes of entries, the maximum for a restore")]
     TooLarge,
     /// The zxid leaves too few epochs for later changes.
     #[error("the snapshot is at zxid {0:#x}; allowed: up to epoch {MAX_FOREIGN_EPOCH:#x}")]
     Epoch(i64),
     /// The hash at the end does not match the bytes.
-    #[error("the hash at the end of the snapshot is not that of its bytes")]
+    #[error("the hash at the end of the snapshot does not match its contents")]
     Hash,
     /// The number of entries is not the one that the file states.
-    #[error("the snapshot has {found} entries and says {told}")]
+    #[error("the snapshot has {found} entries but declares {declared}")]
     Count {
         /// The number of entries found.
         found: u64,
         /// The number that the file states.
-        told: u64,
+        declared: u64,
     },
     /// The contents are not a valid tree.
     #[error("{what}: {fault}")]
@@ -214,7 +214,7 @@ impl Snapshot {
         if rest.len() < TRAILER_BYTES {
             return Err(short());
         }
-        let (told, found) = (rest.get_u64_le(), entries.len() as u64);
+        let (declared, found) = (rest.get_u64_le(), entries.len() as u64);
         let hashed = &file[..file.len() - rest.len()];
         let mut hash = [0; HASH_BYTES];
         rest.copy_to_slice(&mut hash);
@@ -224,8 +224,8 @@ impl Snapshot {
         if ring::digest::digest(&SHA256, hashed).as_ref() != hash {
             return Err(SnapshotError::Hash);
         }
-        if told != found {
-            return Err(SnapshotError::Count { found, told });
+        if declared != found {
+            return Err(SnapshotError::Count { found, declared });
         }
         Ok(Snapshot { zxid, entries, hash })
     }
@@ -240,11 +240,11 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError::Unfit`].
     pub fn check(&self) -> Result<(), SnapshotError> {
-        let told = self.get(key::COUNTERS).and_then(|bytes| Counters::parse(bytes).ok());
-        let told = told.ok_or_else(|| unfit("the counters", "missing, or not readable"))?;
-        let fault = if told.zxid != self.zxid || told.zxid < Counters::FIRST.zxid {
+        let counters = self.get(key::COUNTERS).and_then(|bytes| Counters::parse(bytes).ok());
+        let counters = counters.ok_or_else(|| unfit("the counters", "missing, or not readable"))?;
+        let fault = if counters.zxid != self.zxid || counters.zxid < Counters::FIRST.zxid {
             Some("not those of a tree with the zxid at the snapshot's beginning")
-        } else if told.epoch() >= MAX_EPOCH || !(0..1 << 40).contains(&told.sessions) {
+        } else if counters.epoch() >= MAX_EPOCH || !(0..1 << 40).contains(&counters.sessions) {
             Some("no epoch, or no number of a session, is left above them")
         } else {
             None
@@ -270,7 +270,7 @@ impl Snapshot {
         if census.expected != census.pointers {
             return Err(unfit("what points to nodes", "not one for each node that has it"));
         }
-        let Counters { nodes, ephemerals, bytes, quotas, .. } = told;
+        let Counters { nodes, ephemerals, bytes, quotas, .. } = counters;
         if (nodes, ephemerals, bytes, quotas)
             != (census.nodes, census.ephemerals, census.bytes, census.quotas)
         {

@@ -42,7 +42,7 @@ pub type ConnectionId = u64;
 struct Inner {
     table: Table,
     /// Events of all entries below this position were handed out.
-    told_below: LogPos,
+    sent_below: LogPos,
 }
 
 /// All watches of a node.
@@ -108,8 +108,8 @@ impl Watches {
     ) -> Result<WatchesSet, NotSet> {
         let mut inner = self.lock();
         let view = view();
-        if view.below() < inner.told_below {
-            return Err(NotSet::NotYet(NotYet(inner.told_below)));
+        if view.below() < inner.sent_below {
+            return Err(NotSet::NotYet(NotYet(inner.sent_below)));
         }
         if !inner.table.has_room(id, watches.clone(), self.1) {
             return Err(NotSet::Full);
@@ -133,7 +133,7 @@ impl Watches {
     /// Triggers the watches that these events concern. They are the events of entries below `below`.
     pub fn trigger(&self, below: LogPos, events: &[Event]) {
         let mut inner = self.lock();
-        inner.told_below = inner.told_below.max(below);
+        inner.sent_below = inner.sent_below.max(below);
         inner.table.trigger(below, events);
     }
 

@@ -42,7 +42,7 @@ struct Inner {
     events: Vec<u8>,
     count: u64,
     /// All entries whose events were queued are below this position.
-    told_below: LogPos,
+    sent_below: LogPos,
     end: Option<End>,
     client: Client,
 }
@@ -75,7 +75,7 @@ impl Inner {
             }
             self.events.extend_from_slice(frame);
             self.count += 1;
-            self.told_below = self.told_below.max(below);
+            self.sent_below = self.sent_below.max(below);
         }
         self.count > had
     }
@@ -141,7 +141,7 @@ impl Outbox {
     /// has applied all entries below the returned position.
     pub fn drain_for(&self, shown_below: LogPos, out: &mut Vec<u8>) -> Result<u64, LogPos> {
         let mut inner = self.lock();
-        if inner.told_below > shown_below { Err(inner.told_below) } else { Ok(inner.drain(out)) }
+        if inner.sent_below > shown_below { Err(inner.sent_below) } else { Ok(inner.drain(out)) }
     }
 
     /// Returns the reason to end the connection, if it is to end.

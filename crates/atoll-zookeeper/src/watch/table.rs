@@ -86,7 +86,7 @@ pub struct Table {
     /// The memory that all watches take, as it is counted.
     bytes: usize,
     /// Notifications handed out so far.
-    told: u64,
+    sent: u64,
     /// Who may read the nodes that events concern.
     readers: ReadersOf,
     /// Empty between two calls.
@@ -267,7 +267,7 @@ impl Table {
     fn send(&mut self, below: LogPos, batch: &mut Batch) {
         batch.drain(|id, notes| {
             if let Some(connection) = self.connections.get(&id) {
-                self.told += u64::try_from(notes.len()).unwrap_or(u64::MAX);
+                self.sent += u64::try_from(notes.len()).unwrap_or(u64::MAX);
                 connection.outbox.push_all(below, notes);
             }
         });
@@ -294,8 +294,8 @@ impl Table {
     }
 
     /// Returns the number of notifications handed out so far.
-    pub fn told(&self) -> u64 {
-        self.told
+    pub fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Returns the number of watched paths.
@@ -387,7 +387,7 @@ mod tests {
                 .map(|frame| i64::from_be_bytes(frame[8..16].try_into().expect("8 bytes")));
             assert!(zxids.eq(0..count));
         }
-        assert_eq!((table.told(), table.watched()), (40_001, 3));
+        assert_eq!((table.sent(), table.watched()), (40_001, 3));
     }
 
     #[test]

@@ -79,13 +79,13 @@ pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query:
 
 /// Runs a command and returns its answer, which may be an `error`. Most commands only report; a few reset counters of this node.
 fn run(shared: &Shared, name: &str, query: &str) -> Map<String, Value> {
-    match told(shared, name, query) {
+    match answer(shared, name, query) {
         Value::Object(fields) => fields,
         _ => Map::new(),
     }
 }
 
-fn told(shared: &Shared, name: &str, query: &str) -> Value {
+fn answer(shared: &Shared, name: &str, query: &str) -> Value {
     match name {
         "configuration" => configuration(shared),
         "connection_stat_reset" | "stat_reset" => {

@@ -148,7 +148,7 @@ async fn route(
     if asked.is_empty() {
         return match allows(request, &Method::GET) {
             Ok(()) => whole(StatusCode::OK, "text/html", list()),
-            Err(refused) => tell("commands", refused),
+            Err(refused) => refuse("commands", refused),
         };
     }
     let Some(command) = commands::named(asked) else {
@@ -169,10 +169,10 @@ async fn route(
             Err(refused) => Err(refused),
         },
     };
-    answered.unwrap_or_else(|refused| tell(command, refused))
+    answered.unwrap_or_else(|refused| refuse(command, refused))
 }
 
-fn tell(command: &str, refused: Refused) -> Response<Body> {
+fn refuse(command: &str, refused: Refused) -> Response<Body> {
     let mut response = as_json(command, refused.status, Some(&refused.error), Map::new());
     if let Some((name, value)) = refused.header {
         response.headers_mut().insert(name, value);

@@ -32,7 +32,7 @@ pub(super) enum RestoreFailed {
     #[error("not restored: {0}")]
     Refused(#[from] SnapshotError),
     /// Another restore began in the meantime, at any node, or this one stalled for too long and was discarded.
-    #[error("not restored: another restore began, or this one stood still for too long")]
+    #[error("not restored: another restore began, or this one stalled for too long")]
     Overtaken,
     /// The log did not accept a command, or refused it. Nothing changed.
     #[error("not restored: {0}")]
@@ -155,7 +155,7 @@ pub(crate) async fn give_up(shared: &Arc<Shared>) {
             continue;
         };
         if housekeeping::did(shared, &Command::Discard(Discard { upload, pieces })).await {
-            tracing::info!("the upload of a ZooKeeper snapshot stood still, and was given up");
+            tracing::info!("the upload of a ZooKeeper snapshot stalled and was abandoned");
         }
     }
 }

@@ -27,16 +27,16 @@ const WAITING: usize = 2;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SnapshotFailed {
     /// The log is out of reach, so this node's state may be out of date.
-    #[error("the log was not reached within {BARRIER_WITHIN:?}: ask another node")]
+    #[error("the log did not answer within {BARRIER_WITHIN:?}; ask another node")]
     OutOfTouch,
     /// Nothing was ever written.
-    #[error("there is no tree yet: no client was ever here")]
+    #[error("there is no tree yet: no client has ever connected")]
     Empty,
     /// The store cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The walk through the store was cancelled, or it panicked.
-    #[error("reading the store was broken off")]
+    #[error("reading the store was interrupted")]
     BrokenOff,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn pieces(taken: Taken) -> mpsc::Receiver<Result<Bytes, Infallible>> 
             matches!(runtime.block_on(sent), Ok(Ok(())))
         };
         if let Err(error) = write(&taken.view, taken.zxid, send) {
-            tracing::error!(%error, "a snapshot of the ZooKeeper tree broke off");
+            tracing::error!(%error, "a snapshot of the ZooKeeper tree was interrupted");
         }
     });
     tell
