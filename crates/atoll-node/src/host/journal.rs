@@ -3,8 +3,8 @@
 //! It writes one batch at a time and begins the next one when the last is synced (contracts X2). After a failure it writes nothing more,
 //! and the node continues to answer what it can.
 //!
-//! If the disk is quick, this thread is idle, and recent batches were small, the node thread writes and syncs a small batch itself.
-//! Otherwise two threads would have to be woken for the batch, one after the other, which takes longer than a quick disk.
+//! If the disk is quick, this thread is idle, and recent batches were small on average, the node thread writes and syncs a small batch
+//! itself. Otherwise two threads would have to be woken for the batch, one after the other, which takes longer than a quick disk.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -40,7 +40,9 @@ const HURRY: u32 = 16;
 /// The maximum size of a batch that the node thread writes itself, in bytes. Too large: sockets wait longer. Too small: two threads are
 /// woken more often.
 const HERE_BYTES: usize = 8 * 1024;
-/// As how much a batch counts at most in the smoothed size, in bytes, so that one large batch alone does not change who writes.
+/// The most that a single batch counts in the smoothed size, in bytes. A large batch between small ones keeps the node thread from writing
+/// for a few batches, however large it was: for one small batch of up to 1 KiB, or for five of 4 KiB. Without this limit, a batch of
+/// 1 MiB would do so for about twenty.
 const COUNTED_BYTES: usize = 8 * HERE_BYTES;
 
 /// The writer. One thread at a time uses it.
@@ -134,7 +136,7 @@ pub(crate) struct Writer {
     synced_at: Instant,
     /// The smoothed duration of writing and syncing a batch.
     usual: Duration,
-    /// The smoothed size of a batch, in bytes. A batch above [`COUNTED_BYTES`] counts as that.
+    /// The smoothed size of a batch, in bytes: the newest batch counts one eighth, and at most [`COUNTED_BYTES`] of it.
     usual_bytes: usize,
     /// See [`HostOptions::quick_disk`].
     quick: Duration,
@@ -175,7 +177,8 @@ impl Writer {
         self.space == Space::Plenty
             && self.stalled.is_none()
             && self.usual < self.quick
-            // Under load, a small batch is only the beginning of the next one, which forms while the journal's thread is woken.
+            // If recent batches were large on average, there is load: this small batch is only the beginning of the next one. It is
+            // better to let that one form while the journal's thread is woken. One large batch between small ones is soon forgotten.
             && self.usual_bytes <= HERE_BYTES
             && batch_bytes(batch) <= HERE_BYTES
             && self.journal.has_room_for(batch)
@@ -299,7 +302,7 @@ impl Writer {
             space => space,
         };
         if space != self.space && space != Space::Closed {
-            tracing::warn!(?space, "what the journal takes has changed");
+            tracing::warn!(?space, "what the journal accepts has changed");
             self.space = space;
             self.shared.inbound.put(Incoming::Space(space));
         }
@@ -348,7 +351,7 @@ impl Writer {
         if self.space == Space::Closed {
             return;
         }
-        tracing::error!(%error, "the journal is closed until this node is started again");
+        tracing::error!(%error, "the journal is closed until this node restarts");
         self.space = Space::Closed;
         self.stalled = None;
         self.shared.close(error.to_string());
@@ -468,22 +471,31 @@ mod tests {
         let writer = &mut lone.writer;
         assert!(writer.may_write_here(&facts(1, 1)));
         let mut next = 1;
-        let mut write = |writer: &mut Writer, count: u64| {
-            writer.write_alone(facts(next, count));
-            next += count;
+        let mut write = |writer: &mut Writer, count: u64, times: usize| {
+            for _ in 0..times {
+                writer.write_alone(facts(next, count));
+                next += count;
+            }
         };
-        write(writer, 70);
-        assert!(writer.may_write_here(&facts(71, 1)), "one large batch does not show that there is load");
-        write(writer, 20);
-        assert!(!writer.may_write_here(&facts(91, 1)));
-        for _ in 0..8 {
-            write(writer, 1);
+        // One large batch among many small ones is soon forgotten, however large it was.
+        for large in [70, 700] {
+            write(writer, 1, 40);
+            assert!(writer.may_write_here(&facts(1, 1)));
+            write(writer, large, 1);
+            assert!(!writer.may_write_here(&facts(1, 1)), "the batch right after {large} records");
+            write(writer, 1, 1);
+            assert!(writer.may_write_here(&facts(1, 1)), "{large} records, and one small batch since");
         }
-        assert!(
-            writer.may_write_here(&facts(99, 1)),
-            "after a few small batches, a small one is alone again"
-        );
-        assert!(!writer.may_write_here(&facts(99, 20)));
+        // Several large batches show that there is load.
+        write(writer, 20, 16);
+        assert!(!writer.may_write_here(&facts(1, 1)));
+        write(writer, 1, 1);
+        assert!(!writer.may_write_here(&facts(1, 1)), "a small batch between large ones");
+        write(writer, 20, 1);
+        assert!(!writer.may_write_here(&facts(1, 1)));
+        write(writer, 1, 12);
+        assert!(writer.may_write_here(&facts(1, 1)), "the load is over");
+        assert!(!writer.may_write_here(&facts(1, 20)), "a large batch");
     }
 
     #[test]
