@@ -133,7 +133,7 @@ def altered_disk(drill, cluster, znodes, rows):
     told = poll("node 2 has the state from a peer", 300, well, every=0.1)
     need(poll("node 2 reads the row again", 30, lambda: row_at(cluster, number, 2)) == right, "after the refill the row is wrong still")
     # A node looks once in a while what there is to tell.
-    poll("node 2's log tells it", 30, lambda: "is not what it must be" in victim.log.read_text(errors="replace"), every=0.1)
+    poll("node 2's log tells it", 30, lambda: "of another one is wrong" in victim.log.read_text(errors="replace"), every=0.1)
     znodes.goes_on()
     rows.goes_on()
     _, compared = equal_hashes(cluster, told["applied_below"])

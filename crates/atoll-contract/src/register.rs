@@ -45,7 +45,7 @@ pub enum Written {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailability {
     /// Too many requests are under way; try again when some of them are done.
-    #[error("too many requests are under way")]
+    #[error("too many requests are in progress")]
     Busy,
     /// Not enough of the register group's nodes answered in time.
     #[error("not enough servers answered")]

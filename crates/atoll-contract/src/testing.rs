@@ -115,7 +115,7 @@ pub trait Oracle: Send + fmt::Debug {
     fn chained(&mut self, _loglet: LogletId, _config: &Bytes) {}
 
     /// A client was told this tail of a Loglet of the protocol.
-    fn told_tail(&mut self, _loglet: LogletId, _at: Offset, _sealed: bool, _verdict: &mut Violations) {}
+    fn tail_reported(&mut self, _loglet: LogletId, _at: Offset, _sealed: bool, _verdict: &mut Violations) {}
 
     /// A stop of a Loglet of the protocol was installed in a chain.
     fn installed(&mut self, _loglet: LogletId, _stop: Offset, _verdict: &mut Violations) {}

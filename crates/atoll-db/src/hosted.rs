@@ -43,7 +43,7 @@ pub(crate) trait Hosted: Send {
     fn undo(&mut self, events: usize);
     fn opened(&mut self, published: &Arc<Published>) -> Result<(), StoreError>;
     /// Sends the events to the observer.
-    fn tell(&mut self, below: LogPos);
+    fn send_events(&mut self, below: LogPos);
     /// Notifies the observer that the state was replaced.
     fn restored(&mut self, published: &Arc<Published>);
 }
@@ -94,7 +94,7 @@ impl<A: Application> Hosted for Host<A> {
         self.app.opened(&View::new(published.clone(), A::ID))
     }
 
-    fn tell(&mut self, below: LogPos) {
+    fn send_events(&mut self, below: LogPos) {
         if self.events.is_empty() {
             return;
         }

@@ -109,7 +109,7 @@ fn what_was_committed_outlives_a_crash_and_no_more() {
     let (_solo, engine) = open(&store);
     assert_eq!(items(&engine.view()), [("a".into(), "1".into())]);
     assert_eq!(engine.view().below(), LogPos(3));
-    assert_eq!(run(&engine, sum()), Ok("1".into()), "caches are rebuilt");
+    assert_eq!(run(&engine, sum()), Ok("1".into()), "caches are recomputed");
     assert_eq!(total(&engine.view()), 1);
 }
 

@@ -4,7 +4,7 @@
 use atoll_core::frame::Message;
 use atoll_core::{Encode, Level, LevelRange};
 use atoll_db::LogPos;
-use atoll_db::transfer::{AskReplica, Chunk, ChunkTold, FetchChunk, ReplicaTold};
+use atoll_db::transfer::{AskReplica, Chunk, ChunkReply, FetchChunk, ReplicaReport};
 use bytes::Bytes;
 
 /// The bytes of a chunk before its checksum.
@@ -28,9 +28,9 @@ pub fn run(input: &[u8]) {
             chunk(forged);
         }
         2 => message::<AskReplica>(rest),
-        3 => message::<ReplicaTold>(rest),
+        3 => message::<ReplicaReport>(rest),
         4 => message::<FetchChunk>(rest),
-        _ => message::<ChunkTold>(rest),
+        _ => message::<ChunkReply>(rest),
     }
 }
 
@@ -73,7 +73,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             seeds.push([&[choice][..], &chunk.encode(Level::FIRST)].concat());
         }
     }
-    let told = ReplicaTold { applied_below: LogPos(9), durable_below: LogPos(7), hashes: Vec::new() };
+    let told = ReplicaReport { applied_below: LogPos(9), durable_below: LogPos(7), hashes: Vec::new() };
     let fetch = FetchChunk { snapshot: 5, at_least: LogPos(3), after: Bytes::from_static(b"key") };
     seeds.push(vec![2]);
     seeds.push([&[3][..], &told.to_bytes()].concat());

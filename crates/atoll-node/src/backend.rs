@@ -374,17 +374,18 @@ fn describe(
 fn why(why: Unavailability) -> (Reason, &'static str) {
     match why {
         Unavailability::Busy => (Reason::Busy, "try again"),
-        Unavailability::NoQuorum | Unavailability::NoSequencer | Unavailability::WrongSequencer => {
-            (Reason::Unavailable, "`atoll status` shows which nodes are up; it goes on when enough are")
-        }
+        Unavailability::NoQuorum | Unavailability::NoSequencer | Unavailability::WrongSequencer => (
+            Reason::Unavailable,
+            "`atoll status` shows which nodes are up; the log continues once enough are",
+        ),
         Unavailability::DiskFull => {
-            (Reason::DiskFull, "trim the log, or give the disk room; it goes on by itself then")
+            (Reason::DiskFull, "trim the log or free disk space; then the log continues by itself")
         }
         Unavailability::StorageFailed => {
             (Reason::StorageFailed, "see the log of the node; it serves no more until it is restarted")
         }
         Unavailability::TooLarge => (Reason::TooLarge, "send less at once"),
-        Unavailability::Stopping => (Reason::Stopping, "continue at another node"),
+        Unavailability::Stopping => (Reason::Stopping, "use another node"),
     }
 }
 

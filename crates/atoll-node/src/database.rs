@@ -14,7 +14,7 @@ use atoll_door::Door;
 use crate::assembly::NodeParts;
 use crate::config::NodeConfig;
 
-pub use crate::replica::{DatabaseCell, DatabaseState, is_in_service, tell_members};
+pub use crate::replica::{DatabaseCell, DatabaseState, is_in_service, report_to_members};
 pub use atoll_door::DATABASE_LOG as LOG;
 
 /// The folder of its store in the data directory.
@@ -62,7 +62,7 @@ fn bind(store: &mut FjallStore, data: &Path, owner: &Owner) -> Result<(), OwnerE
         }
         Bound::New => {}
         Bound::Adopted => {
-            tracing::info!("the folder `{FOLDER}` did not say whose it is: it is this node's now")
+            tracing::info!("the folder `{FOLDER}` named no owner; this node has claimed it")
         }
     }
     if !was_bound {
@@ -124,7 +124,7 @@ pub(crate) fn open(
         cluster: Some(Cluster {
             directory: Arc::new(parts.members.clone()),
             shelf: parts.database.shelf.clone(),
-            out_of_service: tell_members(&parts.members),
+            out_of_service: report_to_members(&parts.members),
             clocks: hear_clocks(parts),
         }),
         threads: Threads::Own,
@@ -139,52 +139,54 @@ pub(crate) fn open(
 /// Logs the events of the database that an operator should know. Runs forever.
 pub(crate) async fn watch(database: Database) {
     // Clear the result of the start check, so that it is logged even if the check has already ended.
-    let mut told = Health { checked: None, ..database.health() };
+    let mut before = Health { checked: None, ..database.health() };
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
         let now = database.health();
-        if let Some(halt) = now.halted.as_ref().filter(|_| told.halted.is_none()) {
-            tracing::error!(%halt, "the database applies no more on this node; local reads go on");
+        if let Some(halt) = now.halted.as_ref().filter(|_| before.halted.is_none()) {
+            tracing::error!(%halt, "the database has stopped applying entries on this node; local reads continue");
         }
-        match (&told.store_trouble, &now.store_trouble) {
+        match (&before.store_trouble, &now.store_trouble) {
             (None, Some(error)) => {
-                tracing::warn!(%error, "what the store of the database cannot do is tried again")
+                tracing::warn!(%error, "an operation of the database's store failed; trying again")
             }
             (Some(_), None) => tracing::info!("the store of the database works again"),
             _ => {}
         }
-        match (&told.out_of_service, &now.out_of_service) {
+        match (&before.out_of_service, &now.out_of_service) {
             (None, Some(why)) => {
-                tracing::error!(%why, "the replica of this node is out of service: others take over what it holds")
+                tracing::error!(%why, "the replica of this node is out of service; other nodes take over its sessions")
             }
             (Some(_), None) => tracing::info!("the replica of this node is in service again"),
             _ => {}
         }
-        let new = usize::try_from(now.found_total - told.found_total).unwrap_or(usize::MAX);
+        let new = usize::try_from(now.found_total - before.found_total).unwrap_or(usize::MAX);
         for finding in now.found.iter().skip(now.found.len().saturating_sub(new)) {
-            tracing::error!(%finding, "the database of this node, or of another one, is not what it must be");
+            tracing::error!(%finding, "the database of this node or of another one is wrong");
         }
-        match (&told.checked, &now.checked) {
+        match (&before.checked, &now.checked) {
             (None, Some(Checked::Unanswered)) => tracing::warn!(
-                "the replica serves a state that was not compared: no peer could tell its hash in time"
+                "the replica serves a state that was not compared, because no peer sent its hash in time"
             ),
             (None, Some(checked)) => tracing::info!(%checked, "the state was compared after the start"),
             _ => {}
         }
-        if now.withheld.is_some() && told.withheld.is_none() {
-            tracing::error!("this replica is wrong: it serves nobody until it has the state of a peer");
+        if now.withheld.is_some() && before.withheld.is_none() {
+            tracing::error!(
+                "the state of this replica is wrong; it serves nobody until a peer has refilled it"
+            );
         }
-        match (&told.refilling, &now.refilling) {
+        match (&before.refilling, &now.refilling) {
             (_, Some(r)) => {
-                tracing::info!(peer = %r.from, keys = r.keys, bytes = r.bytes, "the state is fetched from a peer");
+                tracing::info!(peer = %r.from, keys = r.keys, bytes = r.bytes, "the replica is being refilled by a peer");
             }
-            (Some(_), None) => tracing::info!(below = %now.applied_below, "the state was fetched"),
+            (Some(_), None) => tracing::info!(below = %now.applied_below, "the replica was refilled"),
             (None, None) => {}
         }
-        if let Some(trouble) = now.trouble.as_ref().filter(|t| told.trouble.as_ref() != Some(t)) {
+        if let Some(trouble) = now.trouble.as_ref().filter(|t| before.trouble.as_ref() != Some(t)) {
             tracing::warn!(trouble, "the database cannot read its log at the moment");
         }
-        told = now;
+        before = now;
     }
 }
 

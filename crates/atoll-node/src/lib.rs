@@ -14,7 +14,7 @@
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | which nodes are members, and which are up |
 //! | `logs.rs` | the virtual logs that this node knows |
-//! | `policy/` | when a node moves or repairs a log by itself |
+//! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
 //! | `mutants.rs` | known bugs that tests switch on |
 

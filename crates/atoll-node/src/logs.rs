@@ -35,13 +35,13 @@ pub enum OpenError {
     #[error("log name {0:?} is not allowed: 1 to {MAX_NAME_BYTES} of the characters A-Z a-z 0-9 . _ / -")]
     Name(String),
     /// The node has reached the maximum number of logs in use.
-    #[error("{MAX_OPEN} logs are used through this node, which is the most; connect to another node")]
+    #[error("this node already has {MAX_OPEN} logs open, the maximum; connect to another node")]
     TooMany,
 }
 
 /// Clients cannot create more logs. Nothing was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there are {most} logs, which is the most that clients may create")]
+#[error("there are already {most} logs, the maximum that clients may create")]
 pub struct TooManyLogs {
     /// The maximum number of logs.
     pub most: usize,

@@ -178,7 +178,7 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         .registry()
         .provider(&active.kind)
         .ok()
-        .and_then(|p| p.duties(&active.config).orderers().next())
+        .and_then(|p| p.duties(&active.config).sequencers().next())
         .map(|(node, _)| node);
     let mut servers: std::collections::BTreeMap<NodeId, proto::ServerProgress> = Default::default();
     let mut silent = Vec::new();
@@ -314,7 +314,7 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
                 return Err(Refusal::unknown(
                     Reason::Unavailable,
                     words,
-                    "it goes on; look with `atoll status`",
+                    "it continues in the background; check with `atoll status`",
                 ));
             }
             Some(_) => parts.env.sleep(DRAIN_LOOK).await,

@@ -66,7 +66,7 @@ impl DatabaseCell {
 }
 
 /// Returns the function with which the database makes this node's heartbeats report whether its replica is out of service.
-pub fn tell_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
+pub fn report_to_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
     let members = members.clone();
     Arc::new(move |out| members.set_halted(DATABASE_LOG, out))
 }

@@ -46,7 +46,7 @@ impl Default for Timings {
 
 /// A timing is outside its bounds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("timings.{name} is {got_ms} ms; allowed are {least_ms} to {most_ms} ms")]
+#[error("timings.{name} is {got_ms} ms; allowed: {least_ms} to {most_ms} ms")]
 pub struct OutOfBounds {
     /// The name of the setting.
     pub name: &'static str,

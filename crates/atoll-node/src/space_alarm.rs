@@ -39,13 +39,13 @@ impl SpaceAlarm {
                             "the disk is nearly full: writes are refused, deletes are not"
                         );
                     } else {
-                        tracing::info!(free_bytes, "the disk has room again: writes are taken");
+                        tracing::info!(free_bytes, "the disk has room again; writes are accepted");
                     }
                 } else if low && !warned {
                     tracing::warn!(
                         free_bytes,
                         least_bytes,
-                        "the disk has little room: below the least, writes will be refused"
+                        "the disk is running out of space; below the minimum, writes will be refused"
                     );
                 }
                 warned = low;

@@ -44,7 +44,7 @@ pub enum StartError {
     #[error("journal: {0}")]
     Journal(#[from] RecoverError<atoll_core::RecoverError>),
     /// The listener for other nodes could not be opened.
-    #[error("the door for other nodes: {0}")]
+    #[error("listening for other nodes: {0}")]
     Net(#[from] Box<atoll_net::StartError>),
     /// The listener for gRPC or for metrics could not be opened.
     #[error(transparent)]
@@ -84,7 +84,7 @@ pub enum StartError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndedBecause {
     /// A peer reports that another living node has this node's id.
-    #[error("another living node has id {id}, says node {by} ({words}); give this one an id of its own")]
+    #[error("node {by} reports that another live node has id {id} ({words}); give this node its own id")]
     DuplicateId {
         /// This node's id.
         id: NodeId,
@@ -113,7 +113,7 @@ pub enum EndedBecause {
         words: String,
     },
     /// An invariant was broken. The message is on stderr.
-    #[error("a broken invariant; see the message above")]
+    #[error("an invariant was broken; see the message above")]
     Panicked,
     /// The node was told to stop.
     #[error("stopped")]
@@ -216,7 +216,7 @@ pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
 /// of a cluster that keeps a replica needs the same applications.
 pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn Door>>) -> Result<RunningNode, StartError> {
     let (commands, orders) = mpsc::unbounded_channel();
-    let (told, tell) = std::sync::mpsc::channel();
+    let (started, starts) = std::sync::mpsc::channel();
     let (end, ended) = watch::channel(None);
     let id = config.node;
     thread::Builder::new()
@@ -224,22 +224,22 @@ pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn Door>>) -> Result<Runni
         .spawn(move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
-                Err(e) => return drop(told.send(Err(StartError::Threads(e)))),
+                Err(e) => return drop(started.send(Err(StartError::Threads(e)))),
             };
             match runtime.block_on(bring_up(config, doors)) {
                 Ok(up) => {
-                    let _ = told.send(Ok(up.parts.clone()));
+                    let _ = started.send(Ok(up.parts.clone()));
                     end.send_replace(Some(runtime.block_on(run(up, orders))));
                 }
                 Err(error) => {
                     // The tasks of the runtime hold parts of the node. Once they are gone, the data directory can be opened again.
                     drop(runtime);
-                    let _ = told.send(Err(error));
+                    let _ = started.send(Err(error));
                 }
             }
         })
         .map_err(StartError::Threads)?;
-    let parts = tell.recv().map_err(|_| StartError::Panicked)??;
+    let parts = starts.recv().map_err(|_| StartError::Panicked)??;
     Ok(RunningNode { id, commands, ended, parts })
 }
 
@@ -333,13 +333,16 @@ impl SharedListeners {
         };
         let clients = if config.tls.is_some() { Clients::Certified } else { Clients::Anybody };
         let grpc = open("gRPC", config.grpc.clone(), clients).await?;
-        config.grpc = told_address(&config.grpc, &grpc);
+        config.grpc = announced_address(&config.grpc, &grpc);
         let metrics = match &config.metrics {
             Some(address) => Some(open("metrics", address.clone(), Clients::Anybody).await?),
             None => None,
         };
-        config.metrics =
-            config.metrics.take().zip(metrics.as_ref()).map(|(at, listener)| told_address(&at, listener));
+        config.metrics = config
+            .metrics
+            .take()
+            .zip(metrics.as_ref())
+            .map(|(at, listener)| announced_address(&at, listener));
         Ok(SharedListeners { grpc, tls: door_tls(config)?, connections, metrics })
     }
 
@@ -400,7 +403,7 @@ impl Up {
 
 /// Returns the address of a door that is announced to others: the configured one, except that port 0 is replaced by the port that the
 /// system chose.
-fn told_address(configured: &str, door: &TcpListener) -> String {
+fn announced_address(configured: &str, door: &TcpListener) -> String {
     match door.local_addr() {
         Ok(real) if configured.ends_with(":0") => real.to_string(),
         _ => configured.to_owned(),

@@ -159,7 +159,7 @@ impl Held {
             let duties = provider.duties(&segment.config);
             let readable = segment.stop.is_none_or(|stop| segment.start.max(trim) < stop);
             let server = readable && duties.is_holder(node);
-            let sequencer = segment.stop.is_none() && duties.is_orderer(node);
+            let sequencer = segment.stop.is_none() && duties.is_sequencer(node);
             self.segments += u64::from(server);
             self.sequencers += u64::from(sequencer);
             if server || sequencer {

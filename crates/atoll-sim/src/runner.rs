@@ -94,14 +94,14 @@ impl Sums {
     }
 }
 
-/// Runs a scenario with each seed of the range, or until `enough` accepts an outcome. Calls `tell` with each outcome.
+/// Runs a scenario with each seed of the range, or until `enough` accepts an outcome. Calls `report` with each outcome.
 pub fn run_many(
     scenario: &Scenario,
     seeds: Range<u64>,
     threads: usize,
     mutant: Mutant,
     enough: &(dyn Fn(&Outcome) -> bool + Sync),
-    tell: &(dyn Fn(u64, &Outcome) + Sync),
+    report: &(dyn Fn(u64, &Outcome) + Sync),
 ) -> Sums {
     let next = AtomicU64::new(seeds.start);
     let sums = Mutex::new(Sums::default());
@@ -114,7 +114,7 @@ pub fn run_many(
                         return;
                     }
                     let outcome = run_one(scenario, seed, mutant, None);
-                    tell(seed, &outcome);
+                    report(seed, &outcome);
                     if enough(&outcome) {
                         next.store(seeds.end, Ordering::Relaxed);
                     }

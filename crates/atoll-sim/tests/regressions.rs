@@ -72,7 +72,7 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
     (
         "vlog-retries",
         20931,
-        "a lane counted records as looked for that were settled since, cut empty batches for ever, and never yielded the node's thread",
+        "a lane counted records as looked for that were settled since, formed empty batches forever, and never yielded the node's thread",
     ),
     (
         "lost-files",

@@ -102,14 +102,14 @@ pub trait Application: Send + 'static {
         tx: &mut Tx<'_, Self::Event>,
     ) -> Result<Bytes, Rejected>;
 
-    /// Rebuilds the caches. Called when the state was opened or was replaced as a whole by a state snapshot, before any command is
+    /// Recomputes the caches. Called when the state was opened or was replaced as a whole by a state snapshot, before any command is
     /// applied and before the view is published.
     ///
     /// # Errors
     /// The store cannot be read. The open or the refill fails with this error.
     fn opened(&mut self, view: &View) -> Result<(), StoreError>;
 
-    /// Drops the caches that mirror writes, or marks them to be rebuilt. Called after a command of this application, or of another
+    /// Drops the caches that mirror writes, or marks them to be recomputed. Called after a command of this application, or of another
     /// one in the same entry, was rolled back: it was rejected, it panicked, or the store failed. `apply` may have changed caches
     /// by then. The default implementation assumes that there are no such caches.
     fn undone(&mut self) {}

@@ -59,7 +59,7 @@ async fn read(env: &Env, r: &Arc<dyn Register>) -> Versioned {
             Err(RegisterError::NotWritten(_)) if env.now() < until => {
                 env.sleep(Duration::from_millis(5)).await
             }
-            Err(e) => panic!("a read fails only as not done, and not for ever: {e}"),
+            Err(e) => panic!("a read fails only as not done, and not permanently: {e}"),
         }
     }
 }

@@ -55,7 +55,7 @@ impl Duties {
     }
 
     /// Returns the nodes that order appends, with the lives in the configuration.
-    pub fn orderers(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
+    pub fn sequencers(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
         self.0.iter().filter_map(|duty| match duty.binding {
             Binding::Orders(life) => Some((duty.node, life)),
             Binding::Holds(_) => None,
@@ -68,8 +68,8 @@ impl Duties {
     }
 
     /// Returns whether this node orders appends.
-    pub fn is_orderer(&self, node: NodeId) -> bool {
-        self.orderers().any(|(n, _)| n == node)
+    pub fn is_sequencer(&self, node: NodeId) -> bool {
+        self.sequencers().any(|(n, _)| n == node)
     }
 
     /// Returns the nodes in a role, in order and each once.

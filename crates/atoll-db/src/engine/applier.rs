@@ -222,11 +222,11 @@ impl Applier {
         let late = mutant(mutants::DB_VIEW_BEFORE_EVENTS);
         let withheld = self.core.is_withheld();
         if !late && !withheld {
-            self.replica.tell();
+            self.replica.send_events();
         }
         self.core.publish(self.replica.publish());
         if late {
-            self.replica.tell();
+            self.replica.send_events();
         }
         for answer in answers {
             answer.give(&self.core, withheld);

@@ -32,9 +32,9 @@ const LISTEN: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerClocks {
     /// The clock of each member that is up, as of now, in milliseconds since the Unix epoch.
-    pub told: Vec<(NodeId, u64)>,
+    pub reported: Vec<(NodeId, u64)>,
     /// The number of members that are up but report no clock, because their program does not support it.
-    pub untold: usize,
+    pub unreported: usize,
     /// The number of members from which nothing is heard.
     pub silent: usize,
 }
@@ -84,7 +84,7 @@ enum ClockCheck {
 }
 
 fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> ClockCheck {
-    let nobody = peers.told.is_empty() && peers.untold == 0 && peers.silent == 0;
+    let nobody = peers.reported.is_empty() && peers.unreported == 0 && peers.silent == 0;
     // A time that does not advance the log's time does no harm.
     if nobody || own_ms <= log_ms {
         return ClockCheck::Agreed;
@@ -92,9 +92,9 @@ fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> Clock
     // The log's time may be ahead of a correct clock by the allowed difference, and a correct clock may be behind another correct
     // one by the same amount.
     let counts = |ms: u64| ms.saturating_add(allowed_ms.saturating_mul(2)) >= log_ms;
-    let witnesses: Vec<_> = peers.told.iter().filter(|(_, ms)| counts(*ms)).collect();
+    let witnesses: Vec<_> = peers.reported.iter().filter(|(_, ms)| counts(*ms)).collect();
     if witnesses.is_empty() {
-        let unchecked = peers.told.is_empty() && peers.untold > 0;
+        let unchecked = peers.reported.is_empty() && peers.unreported > 0;
         return if unchecked { ClockCheck::Agreed } else { ClockCheck::Unheard };
     }
     let behind: Vec<_> = witnesses.iter().filter(|(_, ms)| ms.saturating_add(allowed_ms) < own_ms).collect();

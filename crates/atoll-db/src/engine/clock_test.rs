@@ -12,13 +12,13 @@ const TODAY: u64 = 1_800_000_000_000;
 /// The time of a clock that has jumped 70 years ahead.
 const FAR: u64 = TODAY + 70 * 365 * 24 * 60 * MINUTE;
 
-fn told(clocks: &[u64]) -> PeerClocks {
-    let told = (2..).map(NodeId).zip(clocks.iter().copied()).collect();
-    PeerClocks { told, ..PeerClocks::default() }
+fn reported(clocks: &[u64]) -> PeerClocks {
+    let reported = (2..).map(NodeId).zip(clocks.iter().copied()).collect();
+    PeerClocks { reported, ..PeerClocks::default() }
 }
 
 fn verdict(own: u64, log: u64, clocks: &[u64]) -> ClockCheck {
-    judge(own, log, &told(clocks), ALLOWED)
+    judge(own, log, &reported(clocks), ALLOWED)
 }
 
 fn is_ahead(own: u64, log: u64, clocks: &[u64]) -> bool {
@@ -91,7 +91,7 @@ fn the_earliest_clock_that_counts_is_never_refused() {
 
 #[test]
 fn programs_without_clocks_are_not_asked() {
-    let peers = PeerClocks { untold: 1, silent: 1, ..PeerClocks::default() };
+    let peers = PeerClocks { unreported: 1, silent: 1, ..PeerClocks::default() };
     assert_eq!(judge(FAR, TODAY, &peers, ALLOWED), ClockCheck::Agreed);
 }
 
@@ -156,7 +156,7 @@ fn time_before_the_first_reading_does_not_count() {
 
 #[test]
 fn a_clock_that_jumps_while_nobody_is_heard_moves_nothing() {
-    let mut bench = Bench::new(TODAY, TODAY - MINUTE, told(&[TODAY, TODAY]));
+    let mut bench = Bench::new(TODAY, TODAY - MINUTE, reported(&[TODAY, TODAY]));
     assert_eq!(bench.clock.read(TODAY - MINUTE), Reading::At(TODAY));
     bench.hear(silent());
     bench.pass(30);
@@ -166,7 +166,7 @@ fn a_clock_that_jumps_while_nobody_is_heard_moves_nothing() {
 
 #[test]
 fn a_clock_that_is_set_right_is_taken_again() {
-    let bench = Bench::new(FAR, TODAY, told(&[TODAY, TODAY]));
+    let bench = Bench::new(FAR, TODAY, reported(&[TODAY, TODAY]));
     let Reading::Ahead(ahead) = bench.clock.read(TODAY) else { panic!("it was taken") };
     let words = ahead.to_string();
     assert!(words.contains("clock of node 1 ") && words.contains("node 2 and of node 3"), "{words}");

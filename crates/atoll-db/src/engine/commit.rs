@@ -62,7 +62,7 @@ struct Owed {
 }
 
 /// A store and the hashes of its ranges, which every commit updates.
-struct Kept {
+struct HashedStore {
     store: Box<dyn Store>,
     ranges: Ranges,
     range_keys: u64,
@@ -73,11 +73,11 @@ struct Kept {
     failed: bool,
 }
 
-impl Kept {
+impl HashedStore {
     fn new(store: Box<dyn Store>, range_keys: u64) -> Result<Self, StoreError> {
         let ranges = Ranges::read(&*store.snapshot(), range_keys)?;
         let below = StateRecord::read(&*store.snapshot())?.next;
-        Ok(Kept { store, ranges, range_keys, owed: None, below, failed: false })
+        Ok(HashedStore { store, ranges, range_keys, owed: None, below, failed: false })
     }
 
     fn run(&mut self, job: CommitJob, durable: bool) -> Result<Committed, Failed> {
@@ -152,7 +152,7 @@ impl Kept {
 
 /// Commits in the caller's thread.
 pub(crate) struct Here {
-    kept: Kept,
+    kept: HashedStore,
     outcome: Option<Result<Committed, Failed>>,
 }
 
@@ -162,7 +162,7 @@ impl Here {
     /// # Errors
     /// The store cannot be read.
     pub(crate) fn new(store: Box<dyn Store>, options: &Options) -> Result<Self, StoreError> {
-        Ok(Here { kept: Kept::new(store, options.range_keys)?, outcome: None })
+        Ok(Here { kept: HashedStore::new(store, options.range_keys)?, outcome: None })
     }
 }
 
@@ -217,7 +217,7 @@ impl Aside {
         options: &Options,
         kick: impl Fn() + Send + 'static,
     ) -> Result<Self, OpenError> {
-        let mut kept = Kept::new(store, options.range_keys)?;
+        let mut kept = HashedStore::new(store, options.range_keys)?;
         let (jobs, orders) = sync_channel::<Job>(1);
         let (done, outcomes) = sync_channel(1);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || {

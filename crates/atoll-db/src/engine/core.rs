@@ -20,7 +20,7 @@ use super::{Applied, BarrierError, Busy, ClockAhead, ProposeError, Proposed, Sto
 use crate::replica::Published;
 use crate::replica::{Halt, HashAt};
 use crate::store::StoreError;
-use crate::transfer::{HashTold, ReplicaTold, Scrubbed, ServiceTold};
+use crate::transfer::{HashReport, ReplicaReport, Scrubbed, ServiceReport};
 use atoll_contract::application::{AppId, Proposer};
 
 /// A command on its way to the log.
@@ -74,7 +74,7 @@ pub(crate) struct Figures {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EngineState {
     figures: Figures,
     /// This replica was found to be wrong, and the tailer has not begun to refill it.
     wrong: bool,
@@ -93,7 +93,7 @@ struct State {
     behind: bool,
 }
 
-impl State {
+impl EngineState {
     fn out_of_service(&self, halted: Option<Halt>) -> Option<OutOfService> {
         if let Some(halt) = halted {
             return Some(OutOfService::Halted(halt));
@@ -149,7 +149,7 @@ pub(crate) struct Core {
     pub(super) crowd: Crowd<Published, Caller, Reached, Halt>,
     /// This replica was found to be wrong and has not been refilled yet.
     withheld: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
     /// Whether the replica may show the state that it had at startup.
     pub(crate) check: Check,
 }
@@ -209,7 +209,7 @@ impl Core {
         self.out_of_service_of(&lock(&self.state), halted)
     }
 
-    fn out_of_service_of(&self, state: &State, halted: Option<Halt>) -> Option<OutOfService> {
+    fn out_of_service_of(&self, state: &EngineState, halted: Option<Halt>) -> Option<OutOfService> {
         let why = state.out_of_service(halted);
         why.or_else(|| self.check.is_under_way().then_some(OutOfService::Checking))
     }
@@ -313,23 +313,23 @@ impl Core {
     }
 
     /// Returns the progress and the hashes that this replica reports to its peers.
-    pub(crate) fn told(&self) -> ReplicaTold {
+    pub(crate) fn report(&self) -> ReplicaReport {
         let applied_below = self.crowd.below();
         let state = lock(&self.state);
-        let told = |h: &HashAt| HashTold { below: h.below, hash: h.hash };
-        ReplicaTold {
+        let report = |h: &HashAt| HashReport { below: h.below, hash: h.hash };
+        ReplicaReport {
             applied_below,
             durable_below: state.figures.durable_below,
-            hashes: state.figures.samples.iter().map(told).collect(),
+            hashes: state.figures.samples.iter().map(report).collect(),
         }
     }
 
     /// Returns what this node announces about whether its peers should wait for this replica.
-    pub(crate) fn service(&self) -> ServiceTold {
+    pub(crate) fn service(&self) -> ServiceReport {
         let halted = self.halted();
         let state = lock(&self.state);
         let out = state.out_of_service(halted).is_some_and(|why| !matches!(why, OutOfService::ClockAhead(_)));
-        ServiceTold { out_of_service: out, behind: state.behind }
+        ServiceReport { out_of_service: out, behind: state.behind }
     }
 
     /// Returns true if a command would be refused immediately, regardless of the available room.

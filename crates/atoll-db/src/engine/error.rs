@@ -9,7 +9,7 @@ use crate::replica::Halt;
 
 /// The limit of waiting commands is reached. The command was not accepted and did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{commands} commands of {bytes} bytes wait at this node, which is the most; not proposed")]
+#[error("not proposed: {commands} commands of {bytes} bytes already wait at this node, the maximum")]
 pub struct Busy {
     /// Commands that were waiting.
     pub commands: usize,
@@ -33,18 +33,16 @@ pub enum ProposeError {
     NotProposed(LogError),
     /// It did not happen and never will: an earlier command of this node was lost, and applying this one would break their order.
     /// It can be proposed again.
-    #[error("refused, since an earlier command of this node was lost; it did not happen")]
+    #[error("refused, because an earlier command of this node was lost; it did not happen")]
     Refused,
     /// It did not happen and never will: this replica has halted.
     #[error("not proposed: this replica stopped: {0}")]
     Stopped(Halt),
     /// It did not happen and never will: this replica was found to be wrong.
-    #[error(
-        "not proposed: this replica was found to be wrong and fetches the state from a peer; continue at another node"
-    )]
+    #[error("not proposed: this replica is wrong and is being refilled by a peer; use another node")]
     Withheld,
     /// It did not happen and never will: this replica makes no progress.
-    #[error("not proposed: this replica gets no further than log position {0}; continue at another node")]
+    #[error("not proposed: this replica cannot advance beyond log position {0}; use another node")]
     Stalled(LogPos),
     /// It did not happen and never will: the clock of this node, whose time the entry would carry, is far ahead.
     #[error("not proposed: {0}")]
@@ -59,7 +57,7 @@ pub enum ProposeError {
     #[error("unknown outcome: this replica was refilled from a snapshot at log position {0}")]
     Skipped(LogPos),
     /// Unknown: it was applied here after this replica was found to be wrong, so its reply cannot be relied on.
-    #[error("unknown outcome: this replica was found to be wrong and fetches the state from a peer")]
+    #[error("unknown outcome: this replica is wrong and is being refilled by a peer")]
     Doubtful,
 }
 
@@ -92,7 +90,7 @@ pub enum BarrierError {
     #[error(transparent)]
     Stopped(#[from] Stopped),
     /// This replica was found to be wrong.
-    #[error("this replica was found to be wrong and fetches the state from a peer; continue at another node")]
+    #[error("this replica is wrong and is being refilled by a peer; use another node")]
     Withheld,
 }
 

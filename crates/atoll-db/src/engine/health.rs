@@ -88,16 +88,16 @@ impl fmt::Display for OutOfService {
         match self {
             OutOfService::Halted(halt) => write!(f, "{halt}"),
             OutOfService::Stalled { at, error: None } => {
-                write!(f, "no progress in front of log position {at}")
+                write!(f, "no progress before log position {at}")
             }
             OutOfService::Stalled { at, error: Some(error) } => {
-                write!(f, "no progress in front of log position {at}: {error}")
+                write!(f, "no progress before log position {at}: {error}")
             }
             OutOfService::ClockAhead(ahead) => write!(f, "{ahead}"),
             OutOfService::Checking => {
                 write!(f, "it was just started and compares its state with that of a peer")
             }
-            OutOfService::Withheld => write!(f, "it was found to be wrong and fetches the state from a peer"),
+            OutOfService::Withheld => write!(f, "it is wrong and is being refilled by a peer"),
         }
     }
 }

@@ -60,7 +60,7 @@ pub use solo::{Solo, SoloClock};
 pub(crate) use self::core::Core;
 
 /// The errors of reads while the replica is withheld or in its start check.
-const WRONG: &str = "this replica was found to be wrong and fetches the state from a peer";
+const WRONG: &str = "this replica is wrong and is being refilled by a peer";
 const CHECKING: &str = "this replica was just started and compares its state with that of a peer";
 
 /// A command that was applied on this node: its place in the order of all commands, and its reply.

@@ -30,7 +30,7 @@ pub struct Options {
     pub sync_above_bytes: usize,
     /// A node proposes nothing while its clock is further ahead than this of more than half of the other members' clocks. Too
     /// small: a slightly wrong clock stops a node from writing. Too large: one wrong clock causes data with a time to live to be
-    /// deleted early by up to this time, and timestamps to stand still for as long.
+    /// deleted early by up to this time, and timestamps not to advance for as long.
     pub clock_ahead_at_most: Duration,
     /// The maximum size of the entries that one read of the log returns.
     pub read_bytes: usize,

@@ -58,7 +58,7 @@ impl Database {
         let mut last = env.now();
         let mut applied = Rise { seen: LogPos::ZERO, since: last };
         let mut stored = applied;
-        let mut told = None;
+        let mut reported = None;
         loop {
             env.sleep(JUDGED_EVERY).await;
             let now = env.now();
@@ -87,9 +87,9 @@ impl Database {
             });
             // A start check takes only seconds, so other nodes need not take over this replica's sessions.
             let out = self.core.out_of_service().is_some_and(|why| why != OutOfService::Checking);
-            if let Some(cluster) = self.cluster.as_ref().filter(|_| told != Some(out)) {
+            if let Some(cluster) = self.cluster.as_ref().filter(|_| reported != Some(out)) {
                 (cluster.out_of_service)(out);
-                told = Some(out);
+                reported = Some(out);
             }
         }
     }

@@ -63,7 +63,7 @@ pub enum Halt {
         words: String,
     },
     /// The entry was written by a later version of this program.
-    #[error("log position {at} has {what}, of a later version of this program: update this node")]
+    #[error("log position {at} has {what} from a later version of this program; update this node")]
     Newer {
         /// The entry.
         at: LogPos,
@@ -71,13 +71,13 @@ pub enum Halt {
         what: String,
     },
     /// An invariant of the engine was broken on this node.
-    #[error("a broken invariant at log position {at} or above; its words are on stderr")]
+    #[error("an invariant was broken at log position {at} or above; the message is on stderr")]
     Broken {
         /// The first entry that the published state does not include.
         at: LogPos,
     },
     /// The local store failed permanently on this node.
-    #[error("in front of log position {at}: {error}")]
+    #[error("before log position {at}: {error}")]
     Store {
         /// The first entry that is not applied.
         at: LogPos,
@@ -380,9 +380,9 @@ impl Replica {
     }
 
     /// Sends the events of the applied entries to the doors. Must be called before the state is published (X19).
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn send_events(&mut self) {
         for app in self.apps.values_mut() {
-            app.tell(self.next);
+            app.send_events(self.next);
         }
     }
 

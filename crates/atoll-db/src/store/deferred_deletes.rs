@@ -80,11 +80,11 @@ fn run(mut aside: Aside, stopped: &Receiver<()>) {
             next_look = Instant::now() + LOOK_EVERY;
             match look.error.take() {
                 Some(error) if !warned => {
-                    tracing::warn!(%error, "some files that the store removes go at once, and may hold up syncs, or stay for now");
+                    tracing::warn!(%error, "some files that the store removes are deleted at once, which may delay syncs, or are kept for now");
                     warned = true;
                 }
                 None if warned => {
-                    tracing::info!("files that the store removes go a piece at a time again");
+                    tracing::info!("files that the store removes are deleted piece by piece again");
                     warned = false;
                 }
                 _ => {}
@@ -335,7 +335,7 @@ impl Aside {
                 look.is_full |= says_full(&error);
                 // Log only the first failure, not every attempt.
                 if failures == 0 {
-                    tracing::warn!(file = %path.display(), %error, "a file that the store has removed stays for now");
+                    tracing::warn!(file = %path.display(), %error, "a file that the store has removed is kept for now");
                 }
                 self.stuck.insert(name, failures.saturating_add(1));
             }

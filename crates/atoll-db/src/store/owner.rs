@@ -39,7 +39,7 @@ pub enum Bound {
 }
 
 /// Tells the operator what to do.
-const REBUILD: &str = "nothing of it is served: put back the folder that belongs here, or move this one away, and the node rebuilds its \
+const REPLACE: &str = "nothing in it is served: put back the folder that belongs here, or move this one away; the node then gets its \
     state from the log and its peers";
 
 /// Why a store was not accepted. It was not changed.
@@ -49,7 +49,7 @@ pub enum OwnerError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The store belongs to another owner.
-    #[error("the folder `database` belongs to {found}, and this is {expected}; {REBUILD}")]
+    #[error("the folder `database` belongs to {found}, and this is {expected}; {REPLACE}")]
     Foreign {
         /// The owner that the store names, as text.
         found: String,
@@ -57,9 +57,7 @@ pub enum OwnerError {
         expected: Owner,
     },
     /// The store names no owner, although the store that belongs here does.
-    #[error(
-        "the folder `database` does not say whose it is, and the one that belongs to {expected} does; {REBUILD}"
-    )]
+    #[error("the folder `database` names no owner, unlike the one that belongs to {expected}; {REPLACE}")]
     Unbound {
         /// The expected owner.
         expected: Owner,

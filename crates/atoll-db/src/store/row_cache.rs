@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    type State = BTreeMap<u8, u8>;
+    type Rows = BTreeMap<u8, u8>;
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -190,8 +190,8 @@ mod tests {
         fn a_row_is_true_in_every_state_that_uses_it(steps in proptest::collection::vec(step(), 1..60)) {
             let rows = RowCache::new(1 << 20);
             // The states that have snapshots, with their numbers.
-            let mut states = vec![(rows.newest(), State::new())];
-            let mut under_way: Option<(Vec<Change>, State)> = None;
+            let mut states = vec![(rows.newest(), Rows::new())];
+            let mut under_way: Option<(Vec<Change>, Rows)> = None;
             for step in steps {
                 match step {
                     Step::Begin(changes) if under_way.is_none() => {

@@ -27,7 +27,7 @@ const LEVEL: i32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// They are too short, or not part of a state snapshot.
-    #[error("no chunk of a snapshot")]
+    #[error("not a chunk of a snapshot")]
     NoChunk,
     /// A later version of this program wrote the chunk.
     #[error("a chunk of format {0}; this program reads up to {1}")]
@@ -41,7 +41,7 @@ pub enum ChunkError {
         expected: u32,
     },
     /// The decompressed frame does not have the length in the header, or does not contain valid entries.
-    #[error("a chunk that does not unpack: {0}")]
+    #[error("a chunk that cannot be decompressed: {0}")]
     Malformed(&'static str),
 }
 

@@ -54,22 +54,22 @@ impl Fetch {
     /// Fetches the next chunk.
     pub(crate) async fn next(&mut self) -> Result<Piece, FetchError> {
         let ask = FetchChunk { snapshot: self.snapshot, at_least: self.at_least, after: self.after.clone() };
-        let told = self.env.within(PIECE_WITHIN, self.env.call(self.peer, ask)).await;
-        let told = told.map_err(|_| FetchError::Late(self.peer))??;
-        let bytes = told.chunk.len() as u64;
-        let items = Chunk::decode_from_peer(told.chunk, self.env.levels().reads())
+        let reply = self.env.within(PIECE_WITHIN, self.env.call(self.peer, ask)).await;
+        let reply = reply.map_err(|_| FetchError::Late(self.peer))??;
+        let bytes = reply.chunk.len() as u64;
+        let items = Chunk::decode_from_peer(reply.chunk, self.env.levels().reads())
             .map_err(|e| FetchError::Chunk(self.peer, e))?
             .0;
-        let other = self.snapshot != 0 && told.snapshot != self.snapshot;
+        let other = self.snapshot != 0 && reply.snapshot != self.snapshot;
         let behind = items.first().is_some_and(|(key, _)| *key <= self.after && !self.after.is_empty());
-        if other || behind || (items.is_empty() && !told.last) || told.below < self.at_least {
+        if other || behind || (items.is_empty() && !reply.last) || reply.below < self.at_least {
             return Err(FetchError::Order(self.peer));
         }
-        self.snapshot = told.snapshot;
+        self.snapshot = reply.snapshot;
         if let Some((key, _)) = items.last() {
             self.after = key.clone();
         }
         hit("db.refill.piece");
-        Ok(Piece { items, bytes, below: told.below, last: told.last })
+        Ok(Piece { items, bytes, below: reply.below, last: reply.last })
     }
 }

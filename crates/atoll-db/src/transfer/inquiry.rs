@@ -49,8 +49,8 @@ struct Votes {
 
 impl Votes {
     fn agreed(&self) -> Option<Checked> {
-        let (peer, told) = (self.with?, self.same.first()?);
-        (1 + self.same.len() > self.differ.len()).then_some(Checked::Agrees { peer, below: told.below })
+        let (peer, theirs) = (self.with?, self.same.first()?);
+        (1 + self.same.len() > self.differ.len()).then_some(Checked::Agrees { peer, below: theirs.below })
     }
 
     /// Returns true if more peers have a different hash than replicas, including this one, have the same.
@@ -60,12 +60,12 @@ impl Votes {
 
     /// Returns true if no peer confirms this replica's state, and a peer whose own check has succeeded has a different state.
     fn is_doubted(&self) -> bool {
-        self.same.is_empty() && self.differ.iter().any(|(_, told, _)| told.vouched)
+        self.same.is_empty() && self.differ.iter().any(|(_, theirs, _)| theirs.vouched)
     }
 
     fn divergence(&self) -> Option<Divergence> {
-        let (peer, told, mine) = self.differ.first()?;
-        Some(Divergence { below: told.below, mine: *mine, peer: *peer, theirs: told.hash })
+        let (peer, theirs, mine) = self.differ.first()?;
+        Some(Divergence { below: theirs.below, mine: *mine, peer: *peer, theirs: theirs.hash })
     }
 }
 
@@ -96,7 +96,7 @@ impl Inquiry {
 
     async fn compare(&self) -> Checked {
         let began = self.env.now();
-        let mut told = BTreeMap::new();
+        let mut answers = BTreeMap::new();
         loop {
             if !self.core.check.is_under_way() {
                 hit("db.check.refilled");
@@ -105,8 +105,8 @@ impl Inquiry {
             if self.is_alone() {
                 return Checked::Nothing;
             }
-            self.ask(&mut told).await;
-            let votes = self.count(&mut told);
+            self.ask(&mut answers).await;
+            let votes = self.count(&mut answers);
             if let Some(agreed) = votes.agreed() {
                 hit("db.check.agrees");
                 return agreed;
@@ -129,25 +129,25 @@ impl Inquiry {
     }
 
     /// Asks every peer that has not answered. Peers that count as down are asked, too, because after a start all of them do.
-    async fn ask(&self, told: &mut BTreeMap<NodeId, HashNow>) {
+    async fn ask(&self, answers: &mut BTreeMap<NodeId, HashNow>) {
         let peers = self.cluster.peers(self.env.node()).into_iter().map(|c| c.node);
-        let peers: Vec<NodeId> = peers.filter(|peer| !told.contains_key(peer)).collect();
+        let peers: Vec<NodeId> = peers.filter(|peer| !answers.contains_key(peer)).collect();
         let until = self.env.now().after(ROUND_WITHIN);
-        let answers = self.env.gather(&peers, AskHash {}, until, |so_far| so_far.ok().next().is_some()).await;
-        told.extend(answers.into_ok());
+        let replies = self.env.gather(&peers, AskHash {}, until, |so_far| so_far.ok().next().is_some()).await;
+        answers.extend(replies.into_ok());
     }
 
     /// Compares the answers. Drops those for positions that this replica has already passed without keeping its hash; these peers
     /// are asked again.
-    fn count(&self, told: &mut BTreeMap<NodeId, HashNow>) -> Votes {
+    fn count(&self, answers: &mut BTreeMap<NodeId, HashNow>) -> Votes {
         let mut votes = Votes::default();
-        told.retain(|peer, told| {
-            match self.core.check.at(told.below) {
-                Mine::Hash(mine) if mine == told.hash => {
+        answers.retain(|peer, theirs| {
+            match self.core.check.at(theirs.below) {
+                Mine::Hash(mine) if mine == theirs.hash => {
                     votes.with.get_or_insert(*peer);
-                    votes.same.push(told.clone());
+                    votes.same.push(theirs.clone());
                 }
-                Mine::Hash(mine) => votes.differ.push((*peer, told.clone(), mine)),
+                Mine::Hash(mine) => votes.differ.push((*peer, theirs.clone(), mine)),
                 Mine::NotYet => votes.ahead += 1,
                 Mine::Past => return false,
             }

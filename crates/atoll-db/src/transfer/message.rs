@@ -9,7 +9,7 @@ use crate::roles::REPLICA;
 
 record! {
     /// A [`HashAt`] on the wire.
-    pub struct HashTold {
+    pub struct HashReport {
         /// The first position that the state does not include.
         pub below: LogPos,
         /// The hash.
@@ -17,9 +17,9 @@ record! {
     }
 }
 
-impl From<&HashTold> for HashAt {
-    fn from(told: &HashTold) -> HashAt {
-        HashAt { below: told.below, hash: told.hash }
+impl From<&HashReport> for HashAt {
+    fn from(report: &HashReport) -> HashAt {
+        HashAt { below: report.below, hash: report.hash }
     }
 }
 
@@ -30,13 +30,13 @@ message! {
 
 message! {
     /// The progress of a replica.
-    pub struct ReplicaTold = 501 {
+    pub struct ReplicaReport = 501 {
         /// Entries below are applied.
         pub applied_below: LogPos,
         /// Entries below survive a power cut in its store.
         pub durable_below: LogPos,
         /// Its hashes at some positions, in ascending order.
-        pub hashes: Vec<HashTold>,
+        pub hashes: Vec<HashReport>,
     }
 }
 
@@ -54,7 +54,7 @@ message! {
 
 message! {
     /// A chunk of a state snapshot.
-    pub struct ChunkTold = 503 {
+    pub struct ChunkReply = 503 {
         /// The id of the snapshot.
         pub snapshot: u64,
         /// The first position that the state does not include.
@@ -93,7 +93,7 @@ message! {
 
 message! {
     /// Whether a replica is in service.
-    pub struct ServiceTold = 508 {
+    pub struct ServiceReport = 508 {
         /// Whether it is out of service because it has halted, makes no progress, or is known to be wrong.
         pub out_of_service: bool,
         /// Whether its store has accepted no commit for a long time.
@@ -120,6 +120,6 @@ message! {
 }
 
 rpc!(AskHash => HashNow, REPLICA, Control);
-rpc!(AskService => ServiceTold, REPLICA, Control);
-rpc!(AskReplica => ReplicaTold, REPLICA, Control);
-rpc!(FetchChunk => ChunkTold, REPLICA, Data);
+rpc!(AskService => ServiceReport, REPLICA, Control);
+rpc!(AskReplica => ReplicaReport, REPLICA, Control);
+rpc!(FetchChunk => ChunkReply, REPLICA, Data);

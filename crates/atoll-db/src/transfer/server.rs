@@ -15,7 +15,7 @@ use atoll_core::{
 };
 
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
-use super::message::{AskHash, AskReplica, AskService, ChunkReady, ChunkTold, FetchChunk, HashNow};
+use super::message::{AskHash, AskReplica, AskService, ChunkReady, ChunkReply, FetchChunk, HashNow};
 use crate::engine::Core;
 use crate::replica::{HashAt, StateRecord};
 use crate::store::{StoreError, StoreSnapshot};
@@ -122,13 +122,13 @@ impl ReplicaRole {
             return Err("this replica has stopped".to_owned());
         }
         if source.core.is_withheld() {
-            return Err("this replica was found to be wrong".to_owned());
+            return Err("this replica is wrong".to_owned());
         }
         if source.core.check.is_under_way() {
             return Err("this replica was just started and is being compared: try again".to_owned());
         }
         if self.open.len() >= MOST_SNAPSHOTS {
-            return Err(format!("{MOST_SNAPSHOTS} snapshots are handed out, which is the most: try again"));
+            return Err(format!("{MOST_SNAPSHOTS} snapshots are already in use, the maximum; try again"));
         }
         let base = source.core.published().layers.base.clone();
         let below = StateRecord::read(&*base).map_err(|e| e.to_string())?.next;
@@ -152,7 +152,7 @@ impl ReplicaRole {
                 let vouched = source.core.check.vouches();
                 out.reply(from, HashNow { below, hash, vouched }, Lsn::NONE);
             }
-            None => refuse(from, "this replica has no state that it stands for", out),
+            None => refuse(from, "this replica has no confirmed state", out),
         }
     }
 
@@ -164,8 +164,8 @@ impl ReplicaRole {
         if m.last {
             self.open.remove(&m.snapshot);
         }
-        let told = ChunkTold { snapshot: m.snapshot, below: m.below, last: m.last, chunk: m.chunk };
-        out.reply(from, told, Lsn::NONE);
+        let reply = ChunkReply { snapshot: m.snapshot, below: m.below, last: m.last, chunk: m.chunk };
+        out.reply(from, reply, Lsn::NONE);
     }
 }
 
@@ -175,7 +175,7 @@ impl Role for ReplicaRole {
         let decoded = match kind {
             AskReplica::KIND => {
                 return match self.shelf.0.get() {
-                    Some(source) => out.reply(from, source.core.told(), Lsn::NONE),
+                    Some(source) => out.reply(from, source.core.report(), Lsn::NONE),
                     None => refuse(from, "no database is open on this node", out),
                 };
             }

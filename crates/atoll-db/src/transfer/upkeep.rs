@@ -16,7 +16,7 @@ use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, NodeId, Tick};
 use atoll_log::VirtualLog;
 
-use super::message::{AskReplica, AskService, ReplicaTold, ServiceTold};
+use super::message::{AskReplica, AskService, ReplicaReport, ServiceReport};
 use super::scrub::{Pace, scrub};
 use crate::engine::{Cluster, Core, Divergence, Options};
 use crate::mutants;
@@ -44,15 +44,15 @@ pub(crate) struct Upkeep {
 }
 
 /// The answers of a replica.
-struct Told {
-    replica: ReplicaTold,
+struct PeerReport {
+    replica: ReplicaReport,
     /// The trim does not wait for it.
     out: bool,
 }
 
 /// Returns true if the trim does not wait for a replica.
-fn is_out(told: &ServiceTold) -> bool {
-    (told.out_of_service || told.behind) && !mutant(mutants::DB_HALTED_HOLDS_TRIM)
+fn is_out(reports: &ServiceReport) -> bool {
+    (reports.out_of_service || reports.behind) && !mutant(mutants::DB_HALTED_HOLDS_TRIM)
 }
 
 impl Upkeep {
@@ -64,10 +64,10 @@ impl Upkeep {
             if self.core.halted().is_none() {
                 (self.commit)();
             }
-            let told = self.ask().await;
-            self.compare(&told);
-            self.note_silence(&told);
-            self.trim(&told).await;
+            let reports = self.ask().await;
+            self.compare(&reports);
+            self.note_silence(&reports);
+            self.trim(&reports).await;
             if self.core.take_scrub() || self.env.now() >= next_scrub {
                 self.scrub().await;
                 next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
@@ -76,26 +76,26 @@ impl Upkeep {
     }
 
     /// Asks the replicas whose nodes count as up. Returns None for each one that did not answer.
-    async fn ask(&self) -> BTreeMap<NodeId, Option<Told>> {
+    async fn ask(&self) -> BTreeMap<NodeId, Option<PeerReport>> {
         let peers = self.cluster.peers(self.env.node()).into_iter();
         let peers: Vec<NodeId> = peers.filter(|c| c.alive).map(|c| c.node).collect();
         let until = self.env.now().after(ANSWERS_WITHIN);
-        let mut told: BTreeMap<_, _> = peers.iter().map(|n| (*n, None)).collect();
+        let mut reports: BTreeMap<_, _> = peers.iter().map(|n| (*n, None)).collect();
         let answers = self.env.gather(&peers, AskReplica {}, until, |_| false).await.into_ok();
-        let answers: Vec<(NodeId, ReplicaTold)> = answers.collect();
+        let answers: Vec<(NodeId, ReplicaReport)> = answers.collect();
         let answering: Vec<NodeId> = answers.iter().map(|(node, _)| *node).collect();
         let until = self.env.now().after(ANSWERS_WITHIN);
         let services = self.env.gather(&answering, AskService {}, until, |_| false).await.into_ok();
-        let services: Vec<(NodeId, ServiceTold)> = services.collect();
+        let services: Vec<(NodeId, ServiceReport)> = services.collect();
         for (node, replica) in answers {
             let service = services.iter().find(|(of, _)| *of == node).map(|(_, service)| service);
             // The trim waits for a replica that does not report whether it is in service.
-            told.insert(node, Some(Told { replica, out: service.is_some_and(is_out) }));
+            reports.insert(node, Some(PeerReport { replica, out: service.is_some_and(is_out) }));
         }
-        told
+        reports
     }
 
-    fn compare(&self, told: &BTreeMap<NodeId, Option<Told>>) {
+    fn compare(&self, reports: &BTreeMap<NodeId, Option<PeerReport>>) {
         if self.core.is_withheld() || self.core.check.is_under_way() {
             return;
         }
@@ -103,11 +103,11 @@ impl Upkeep {
         let mine = self.core.samples();
         let hash_at = |hashes: &[HashAt], below| hashes.iter().find(|h| h.below == below).map(|h| h.hash);
         for sample in mine.iter().rev() {
-            let theirs: Vec<(NodeId, u128)> = told
+            let theirs: Vec<(NodeId, u128)> = reports
                 .iter()
-                .filter_map(|(node, told)| {
+                .filter_map(|(node, reports)| {
                     let hashes: Vec<HashAt> =
-                        told.as_ref()?.replica.hashes.iter().map(HashAt::from).collect();
+                        reports.as_ref()?.replica.hashes.iter().map(HashAt::from).collect();
                     Some((*node, hash_at(&hashes, sample.below)?))
                 })
                 .collect();
@@ -140,24 +140,24 @@ impl Upkeep {
     }
 
     /// Records since when nodes that are up have not answered.
-    fn note_silence(&mut self, told: &BTreeMap<NodeId, Option<Told>>) {
+    fn note_silence(&mut self, reports: &BTreeMap<NodeId, Option<PeerReport>>) {
         let now = self.env.now();
-        self.silent.retain(|node, _| told.get(node).is_some_and(Option::is_none));
-        for (node, _) in told.iter().filter(|(_, answer)| answer.is_none()) {
+        self.silent.retain(|node, _| reports.get(node).is_some_and(Option::is_none));
+        for (node, _) in reports.iter().filter(|(_, answer)| answer.is_none()) {
             self.silent.entry(*node).or_insert(now);
         }
     }
 
     /// Returns the position below which every entry is durable on enough replicas. None if too few are in service, if a silent one
     /// may still need entries, or if another node trims.
-    fn covered(&self, told: &BTreeMap<NodeId, Option<Told>>) -> Option<LogPos> {
+    fn covered(&self, reports: &BTreeMap<NodeId, Option<PeerReport>>) -> Option<LogPos> {
         let (me, now) = (self.env.node(), self.env.now());
         if is_out(&self.core.service()) {
             return None;
         }
         let mut below = self.core.durable_below();
         let mut in_service = 1;
-        for (node, answer) in told {
+        for (node, answer) in reports {
             match answer {
                 Some(answer) if answer.out => hit("db.upkeep.not_waited_for"),
                 Some(_) if *node < me => return None,
@@ -176,8 +176,8 @@ impl Upkeep {
         (2 * in_service > all).then_some(below)
     }
 
-    async fn trim(&self, told: &BTreeMap<NodeId, Option<Told>>) {
-        let Some(durable_below) = self.covered(told) else { return };
+    async fn trim(&self, reports: &BTreeMap<NodeId, Option<PeerReport>>) {
+        let Some(durable_below) = self.covered(reports) else { return };
         let keep = self.options.keep_entries;
         let to = LogPos(durable_below.0.saturating_sub(keep));
         let from = self.log.chain().map_or(LogPos::ZERO, |chain| chain.chain.trim());

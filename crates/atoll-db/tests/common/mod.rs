@@ -11,7 +11,7 @@ pub type MapEngine = Engine<Map>;
 
 #[derive(Default)]
 pub struct Map {
-    /// A cache of the sum of all values. None if it has to be rebuilt.
+    /// A cache of the sum of all values. None if it has to be recomputed.
     sum: Option<u64>,
     /// Differs between replicas in tests of divergence.
     salt: u64,

@@ -166,7 +166,7 @@ impl World {
         let others = wall.clone();
         let hear = move || {
             let told = (0..NODES).filter(|m| *m != n).map(|m| (NodeId(m + 1), others(m)));
-            PeerClocks { told: told.collect(), ..PeerClocks::default() }
+            PeerClocks { reported: told.collect(), ..PeerClocks::default() }
         };
         let replica_parts = ReplicaParts {
             env,

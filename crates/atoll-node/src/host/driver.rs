@@ -247,7 +247,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.inbound.close();
         if std::thread::panicking() {
-            tracing::error!("the node thread panicked: this node ends");
+            tracing::error!("the node thread panicked; this node stops");
             self.net.close();
             self.shared.ended.send_replace(Some(Ended::Panicked));
         }

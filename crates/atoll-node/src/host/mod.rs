@@ -117,9 +117,7 @@ impl NodeHost {
         shared.inbound.put(Incoming::Stop);
         let driver_abort = driver.abort_handle();
         if tokio::time::timeout(options.stop_patience, driver).await.is_err() {
-            tracing::warn!(
-                "the journal did not come to an end in time; what it has not acknowledged may be lost"
-            );
+            tracing::warn!("the journal did not finish in time; what it has not acknowledged may be lost");
             driver_abort.abort();
         }
         handle.net.shutdown(options.stop_patience).await;

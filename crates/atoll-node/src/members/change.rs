@@ -29,7 +29,7 @@ pub enum ChangeError {
         peer: String,
     },
     /// Another member has this address.
-    #[error("{peer} is the address of node {by}; a node has an address of its own")]
+    #[error("{peer} is already the address of node {by}; each node needs its own address")]
     AddressTaken {
         /// The address.
         peer: String,
@@ -59,7 +59,7 @@ pub enum ChangeError {
         has: RoleSet,
     },
     /// The table is full.
-    #[error("the cluster has {MAX_MEMBERS} members, which is the most")]
+    #[error("the cluster already has {MAX_MEMBERS} members, the maximum")]
     TooMany,
     /// The node still holds something.
     #[error("node {node} still holds {what}; drain it first and wait until it is empty")]

@@ -280,7 +280,7 @@ impl Detector {
             self.next = now;
         }
         self.members.heard_wall(now, from, beat.more.wall_ms);
-        let told = Report {
+        let report = Report {
             incarnation: beat.incarnation,
             leaving: beat.leaving,
             health: Health::of_code(beat.health),
@@ -290,7 +290,7 @@ impl Detector {
             vouches: beat.more.vouches,
             apply_delay: Duration::from_millis(beat.more.apply_delay_ms),
         };
-        self.members.note(now, from, usable, Some(told));
+        self.members.note(now, from, usable, Some(report));
     }
 
     /// Handles a heartbeat of a program of the first level. It does not say which members the sender reaches, so the sender counts as

@@ -137,7 +137,7 @@ fn a_peer_that_was_late_is_given_more_time_for_a_while() {
     assert!(silent(&mut one, 600), "it has never been late");
     one.pass(500, both);
     assert!(one.members.is_alive(NodeId(2)));
-    assert!(!silent(&mut one, 600) && silent(&mut one, 900), "longer, but not for ever");
+    assert!(!silent(&mut one, 600) && silent(&mut one, 900), "longer, but not forever");
     // A peer that was gone for that long was not late, and earlier lateness is forgotten after a while.
     one.pass(31_000, both);
     assert!(silent(&mut one, 600));
@@ -212,9 +212,9 @@ fn clocks_are_said_and_heard() {
     // Peer 3 runs a program that does not report its clock.
     one.hear_wall(2, &[1, 3], Some(5_000));
     one.pass(100, |one| one.hear(3, &[1, 2]));
-    assert_eq!(peers(&one), PeerClocks { told: vec![(NodeId(2), 5_100)], untold: 1, silent: 0 });
+    assert_eq!(peers(&one), PeerClocks { reported: vec![(NodeId(2), 5_100)], unreported: 1, silent: 0 });
     one.pass(1_000, |one| one.hear(3, &[1, 2]));
-    assert_eq!(peers(&one), PeerClocks { told: Vec::new(), untold: 1, silent: 1 });
+    assert_eq!(peers(&one), PeerClocks { reported: Vec::new(), unreported: 1, silent: 1 });
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_program_of_the_first_level_is_heard_and_told_as_it_reads() {
 #[test]
 fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
     let reaches = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
-    let told = |ids: &[u32], vouches: &[u32]| Report {
+    let report = |ids: &[u32], vouches: &[u32]| Report {
         reaches: reaches(ids),
         vouches: reaches(vouches),
         ..Report::default()
@@ -303,13 +303,13 @@ fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
     // Nodes 1 and 2 do not hear 3 and 4. Node 5 hears all. So node 1 hears only 2 and 5.
     let seen_by_1 = Members::new(identity(1), table_of(5));
     let now = Tick(0);
-    seen_by_1.note(now, NodeId(2), true, Some(told(&[1, 5], &[1, 5])));
-    seen_by_1.note(now, NodeId(5), true, Some(told(&[1, 2, 3, 4], &[])));
+    seen_by_1.note(now, NodeId(2), true, Some(report(&[1, 5], &[1, 5])));
+    seen_by_1.note(now, NodeId(5), true, Some(report(&[1, 2, 3, 4], &[])));
     for lost in [3, 4] {
         seen_by_1.note(now, NodeId(lost), false, None);
     }
     assert!(!seen_by_1.is_up(NodeId(3)), "that one other node reaches it is not enough");
-    seen_by_1.note(now, NodeId(5), true, Some(told(&[1, 2, 3, 4], &[1, 2, 3])));
+    seen_by_1.note(now, NodeId(5), true, Some(report(&[1, 2, 3, 4], &[1, 2, 3])));
     assert!(seen_by_1.is_up(NodeId(3)));
     assert!(!seen_by_1.is_up(NodeId(4)), "nobody vouches for it");
     // A peer's vouching counts only while the peer itself is heard.
@@ -317,25 +317,25 @@ fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
     assert!(!seen_by_1.is_up(NodeId(3)));
 
     let seen_by_5 = Members::new(identity(5), table_of(5));
-    seen_by_5.note(now, NodeId(3), true, Some(told(&[4, 5], &[])));
-    seen_by_5.note(now, NodeId(4), true, Some(told(&[5], &[])));
-    seen_by_5.note(now, NodeId(2), false, Some(told(&[1, 5], &[])));
+    seen_by_5.note(now, NodeId(3), true, Some(report(&[4, 5], &[])));
+    seen_by_5.note(now, NodeId(4), true, Some(report(&[5], &[])));
+    seen_by_5.note(now, NodeId(2), false, Some(report(&[1, 5], &[])));
     assert_eq!(seen_by_5.vouches(), [NodeId(3)], "4 reaches a minority, and 2 is not heard");
 }
 
 #[test]
 fn a_removed_member_vouches_for_nobody_and_slows_nobody_down() {
     let ids = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
-    let told = |reaches: &[u32], vouches: &[u32]| Report {
+    let report = |reaches: &[u32], vouches: &[u32]| Report {
         reaches: ids(reaches),
         vouches: ids(vouches),
         ..Report::default()
     };
     let last_of_5 =
-        || Report { apply_delay: Duration::from_millis(900), ..told(&[1, 2, 3, 4], &[1, 2, 3, 4]) };
+        || Report { apply_delay: Duration::from_millis(900), ..report(&[1, 2, 3, 4], &[1, 2, 3, 4]) };
     let members = Members::new(identity(1), table_of(5));
     let now = Tick(0);
-    members.note(now, NodeId(2), true, Some(told(&[1, 3, 4, 5], &[])));
+    members.note(now, NodeId(2), true, Some(report(&[1, 3, 4, 5], &[])));
     members.note(now, NodeId(5), true, Some(last_of_5()));
     members.heard_wall(now, NodeId(5), Some(77));
     members.distrust(NodeId(5), Tick(1));
@@ -343,7 +343,7 @@ fn a_removed_member_vouches_for_nobody_and_slows_nobody_down() {
     assert!(members.adopt(MemberTable { version: 2, ..table_of(4) }));
     // Node 2 dies later. The others no longer reach it.
     for other in [3, 4] {
-        members.note(now, NodeId(other), true, Some(told(&[1, 3, 4], &[1, 3, 4])));
+        members.note(now, NodeId(other), true, Some(report(&[1, 3, 4], &[1, 3, 4])));
     }
     members.note(now, NodeId(2), false, None);
     let forgotten = || {
@@ -365,7 +365,7 @@ fn a_removed_member_vouches_for_nobody_and_slows_nobody_down() {
     // If it is added again, nothing is known about it yet.
     assert!(members.adopt(MemberTable { version: 3, ..table_of(5) }));
     assert_eq!(members.liveness(NodeId(5)), None);
-    assert!(members.peer_clocks(now).told.is_empty());
+    assert!(members.peer_clocks(now).reported.is_empty());
 }
 
 #[test]

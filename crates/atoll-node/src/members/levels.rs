@@ -105,14 +105,14 @@ atoll_core::message! {
 
 atoll_core::message! {
     /// The answer to [`AskLevels`].
-    pub struct LevelsTold = 17 {
+    pub struct MemberLevels = 17 {
         /// What the program of this node can read.
         pub reads: LevelRange,
         /// The active level, as far as this node knows it.
         pub active: Level,
     }
 }
-atoll_core::rpc!(AskLevels => LevelsTold, crate::members::roles::LEVELS, Control);
+atoll_core::rpc!(AskLevels => MemberLevels, crate::members::roles::LEVELS, Control);
 
 /// The role of levels. See the module documentation. It writes nothing while the first level is active, because until then a program that
 /// does not know levels may open the data directory.
@@ -148,8 +148,8 @@ impl Role for LevelRole {
     fn on_frame(&mut self, _now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
         match frame.kind {
             AskLevels::KIND => {
-                let told = LevelsTold { reads: self.levels.reads(), active: self.levels.active() };
-                out.reply(from, told, Lsn::NONE);
+                let reply = MemberLevels { reads: self.levels.reads(), active: self.levels.active() };
+                out.reply(from, reply, Lsn::NONE);
             }
             KeepLevel::KIND if from.node == out.node() => match KeepLevel::from_frame(frame) {
                 Ok(m) => {

@@ -121,23 +121,23 @@ impl Liveness {
     }
 
     /// Returns the state after a sign of life, or after its absence.
-    pub(super) fn after(self, now: Tick, alive: bool, told: Option<Report>) -> Self {
+    pub(super) fn after(self, now: Tick, alive: bool, report: Option<Report>) -> Self {
         let since = if self.alive == alive { self.since } else { now };
-        let Some(told) = told else {
+        let Some(report) = report else {
             return Liveness { alive, since, leaving: self.leaving && alive, ..self };
         };
         Liveness {
             alive,
             since,
-            incarnation: Some(told.incarnation),
-            leaving: told.leaving,
-            health: told.health,
-            health_since: if self.health == told.health { self.health_since } else { now },
-            reaches: told.reaches,
-            distrusts: told.distrusts,
-            halted: told.halted,
-            vouches: told.vouches,
-            apply_delay: told.apply_delay,
+            incarnation: Some(report.incarnation),
+            leaving: report.leaving,
+            health: report.health,
+            health_since: if self.health == report.health { self.health_since } else { now },
+            reaches: report.reaches,
+            distrusts: report.distrusts,
+            halted: report.halted,
+            vouches: report.vouches,
+            apply_delay: report.apply_delay,
             // An in-band sign of life outweighs gossip.
             lost_by_gossip: false,
         }

@@ -269,9 +269,9 @@ impl Members {
             match inner.walls.get(node) {
                 Some((ms, heard)) if is_up => {
                     let since_ms = u64::try_from(now.since(*heard).as_millis()).unwrap_or(u64::MAX);
-                    clocks.told.push((*node, ms.saturating_add(since_ms)));
+                    clocks.reported.push((*node, ms.saturating_add(since_ms)));
                 }
-                None if is_up => clocks.untold += 1,
+                None if is_up => clocks.unreported += 1,
                 _ => clocks.silent += 1,
             }
         }
@@ -425,14 +425,14 @@ impl Members {
 
     /// Records a sign of life from a member, or its absence. Notifies if anything has changed. A node that is not a member is ignored: a
     /// heartbeat may still arrive after its sender was removed.
-    pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Report>) {
+    pub fn note(&self, now: Tick, node: NodeId, alive: bool, report: Option<Report>) {
         let news = {
             let mut inner = self.lock();
             if !inner.is_member(node) {
                 return;
             }
             let before = inner.peers.get(&node).cloned();
-            let after = before.clone().unwrap_or(Liveness::unknown(now)).after(now, alive, told);
+            let after = before.clone().unwrap_or(Liveness::unknown(now)).after(now, alive, report);
             let news = before.as_ref() != Some(&after);
             inner.peers.insert(node, after);
             news

@@ -33,14 +33,14 @@ atoll_core::message! {
 
 atoll_core::message! {
     /// The table, as this node knows it. It may be out of date.
-    pub struct TableTold = 13 {
+    pub struct TableCopy = 13 {
         /// The version of the register; 0 if the node knows only its configuration file.
         pub version: u64,
         /// The register's value.
         pub value: Bytes,
     }
 }
-atoll_core::rpc!(AskTable => TableTold, atoll_core::roles::MEMBER, Control);
+atoll_core::rpc!(AskTable => TableCopy, atoll_core::roles::MEMBER, Control);
 
 /// The member role. See the module documentation.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Role for MemberRole {
             Identify::KIND => out.reply(from, self.members.identity(), Lsn::NONE),
             AskTable::KIND => {
                 let table = self.members.table();
-                out.reply(from, TableTold { version: table.version, value: table.encode() }, Lsn::NONE);
+                out.reply(from, TableCopy { version: table.version, value: table.encode() }, Lsn::NONE);
             }
             KeepTable::KIND => match KeepTable::from_frame(frame).and_then(|m| self.keep(m, out)) {
                 Ok(lsn) => out.reply(from, Kept {}, lsn),

@@ -260,9 +260,9 @@ impl<'a> View<'a> {
         if !self.can_seal(active) {
             return None;
         }
-        let mut orderers = active.duties.orderers();
-        let of_orderers = orderers.find_map(|(node, life)| self.orderer(active, node, life));
-        of_orderers.or_else(|| self.holder(active))
+        let mut sequencers = active.duties.sequencers();
+        let of_sequencers = sequencers.find_map(|(node, life)| self.orderer(active, node, life));
+        of_sequencers.or_else(|| self.holder(active))
     }
 
     /// Returns the specification of the next segment, which avoids the nodes that are gone, failing, draining or leaving.

@@ -170,7 +170,7 @@ impl Collector {
         let Ok(provider) = self.logs.registry().provider(kind) else { return false };
         let done = provider.delete_here(loglet).await;
         if done {
-            tracing::info!(%loglet, "deleted a loglet that no chain names: its maker died, or a deletion missed this node");
+            tracing::info!(%loglet, "deleted a loglet that no chain names; its creator died, or this node missed the deletion");
         }
         done
     }

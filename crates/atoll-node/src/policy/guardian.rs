@@ -70,7 +70,7 @@ type Waiting = (String, Work);
 /// Returns the reason for which an appender's report is sufficient evidence, if any. It is sufficient only if the sequencer itself
 /// answered.
 fn reason_of(trouble: Option<Trouble>, active: &Active) -> Option<Reason> {
-    let (node, _) = active.duties.orderers().next()?;
+    let (node, _) = active.duties.sequencers().next()?;
     match trouble? {
         Trouble::WrongSequencer => Some(Reason::SequencerRestarted(node)),
         Trouble::SequencerFailed => Some(Reason::SequencerFailing(node)),
@@ -242,7 +242,7 @@ impl Guardian {
     /// this node itself, see `doubts.rs`.
     fn weigh(&self, pace: &mut Pace, view: &View<'_>, trouble: Option<Trouble>, active: &Active) {
         let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
-        if let Some((node, _)) = active.duties.orderers().next().filter(|_| silent)
+        if let Some((node, _)) = active.duties.sequencers().next().filter(|_| silent)
             && pace.report(view.now)
         {
             atoll_core::testing::hit("policy.evidence");
@@ -260,7 +260,7 @@ impl Guardian {
                 let mut next = Some((log, work));
                 while let Some((name, work)) = next {
                     let done = match (me.logs.open(&name), work) {
-                        (Ok(log), Work::Extend(from, reason)) => me.repair(&log, from, reason).await,
+                        (Ok(log), Work::Extend(from, reason)) => me.extend(&log, from, reason).await,
                         (Ok(log), Work::Rebuild(chain)) => me.rebuild(&log, &chain).await,
                         (Err(_), _) => false,
                     };
@@ -290,7 +290,7 @@ impl Guardian {
     /// Returns the logs whose sequencer is on a node, according to the chains that this node knows.
     pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
         let here =
-            |log: &Known| self.active(&log.chain).is_some_and(|(_, active)| active.duties.is_orderer(node));
+            |log: &Known| self.active(&log.chain).is_some_and(|(_, active)| active.duties.is_sequencer(node));
         self.logs.known().into_iter().filter(here).map(|log| log.name).collect()
     }
 
@@ -302,7 +302,7 @@ impl Guardian {
 
     /// Extends a log: waits its turn, rereads the chain, and extends the segment that is active now if there is still a reason. `from` was
     /// active when `reason` was found. Returns false if the attempt failed and must be retried.
-    async fn repair(&self, log: &Arc<VirtualLog>, from: LogletId, reason: Reason) -> bool {
+    async fn extend(&self, log: &Arc<VirtualLog>, from: LogletId, reason: Reason) -> bool {
         let patience = {
             let me = self.members.identity();
             View::of(&self.members, &me, self.env.now(), &self.timings).patience(reason)

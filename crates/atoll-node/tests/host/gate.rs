@@ -6,14 +6,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use atoll_storage::{Disk, DiskError, DiskPath, File, Open, RealDisk};
 
 #[derive(Default)]
-struct State {
+struct GateState {
     closed: bool,
     waiting: usize,
 }
 
 /// A gate at which syncs wait while it is closed. It starts open.
 #[derive(Clone, Default)]
-pub struct Gate(Arc<(Mutex<State>, Condvar)>);
+pub struct Gate(Arc<(Mutex<GateState>, Condvar)>);
 
 impl Gate {
     pub fn close(&self) {

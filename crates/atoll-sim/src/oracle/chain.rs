@@ -98,7 +98,7 @@ impl ChainOracle {
         let mut segments = self.newest_of_all().flat_map(|(_, c)| c.segments());
         segments.any(|s| {
             let duties = duties(&s.kind, &s.config);
-            duties.is_holder(node) || (s.stop.is_none() && duties.is_orderer(node))
+            duties.is_holder(node) || (s.stop.is_none() && duties.is_sequencer(node))
         })
     }
 
@@ -106,7 +106,7 @@ impl ChainOracle {
     pub fn serving(&self, name: &str) -> Option<(Vec<NodeId>, NodeId)> {
         let active = self.newest(name)?.segments().last()?;
         let duties = duties(&active.kind, &active.config);
-        let (sequencer, _) = duties.orderers().next()?;
+        let (sequencer, _) = duties.sequencers().next()?;
         Some((duties.holders().map(|(node, _)| node).collect(), sequencer))
     }
 

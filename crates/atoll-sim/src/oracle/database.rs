@@ -27,7 +27,7 @@ pub struct Write {
 pub type Bound = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 #[derive(Default)]
-struct State {
+struct DatabaseOracleState {
     applied: BTreeMap<Place, Write>,
     places: BTreeMap<u64, Place>,
     by_key: BTreeMap<u64, BTreeMap<Place, u64>>,
@@ -43,7 +43,7 @@ struct State {
 
 /// See the module documentation. Clones share their state.
 #[derive(Clone, Default)]
-pub struct DatabaseOracle(Arc<Mutex<State>>);
+pub struct DatabaseOracle(Arc<Mutex<DatabaseOracleState>>);
 
 impl std::fmt::Debug for DatabaseOracle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -51,7 +51,7 @@ impl std::fmt::Debug for DatabaseOracle {
     }
 }
 
-impl State {
+impl DatabaseOracleState {
     fn fail(&mut self, what: String) {
         self.failures.push(format!("DATABASE: {what}"));
     }
@@ -87,7 +87,7 @@ impl State {
 }
 
 impl DatabaseOracle {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DatabaseOracleState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

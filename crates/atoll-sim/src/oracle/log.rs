@@ -49,7 +49,7 @@ struct Log {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogOracleState {
     /// By name. A run has only a few logs.
     logs: Vec<(String, Log)>,
     verdict: Violations,
@@ -57,7 +57,7 @@ struct State {
 
 /// Compares the requests of clients with the answers, for all logs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct LogOracle(Arc<Mutex<State>>);
+pub struct LogOracle(Arc<Mutex<LogOracleState>>);
 
 /// Returns the log with a name. Copies the name only for a new log.
 fn log_of<'a>(logs: &'a mut Vec<(String, Log)>, name: &str) -> &'a mut Log {
@@ -73,7 +73,7 @@ fn log_of<'a>(logs: &'a mut Vec<(String, Log)>, name: &str) -> &'a mut Log {
 pub struct Asked(u64);
 
 impl LogOracle {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LogOracleState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -92,7 +92,7 @@ impl Plugins {
     }
 
     /// A client was told the tail of a Loglet of this kind.
-    pub fn told_tail(
+    pub fn tail_reported(
         &mut self,
         kind: &str,
         loglet: LogletId,
@@ -101,7 +101,7 @@ impl Plugins {
         verdict: &mut Violations,
     ) {
         if let Some(plugin) = self.of_kind(kind) {
-            plugin.oracle.told_tail(loglet, at, sealed, verdict);
+            plugin.oracle.tail_reported(loglet, at, sealed, verdict);
         }
     }
 

@@ -24,21 +24,21 @@ struct Register {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegisterOracleState {
     registers: BTreeMap<String, Register>,
     verdict: Violations,
 }
 
 /// Compares the requests of clients with the answers, for all registers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct RegisterOracle(Arc<Mutex<State>>);
+pub struct RegisterOracle(Arc<Mutex<RegisterOracleState>>);
 
 /// The highest version that was known when a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked(u64);
 
 impl RegisterOracle {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RegisterOracleState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

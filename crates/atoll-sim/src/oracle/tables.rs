@@ -35,7 +35,7 @@ pub struct Columns {
 pub type Row = (u64, Values);
 
 #[derive(Debug, Default)]
-struct State {
+struct TablesOracleState {
     columns: Option<Columns>,
     rows: BTreeMap<i64, Row>,
     was: BTreeMap<i64, Vec<(Place, Option<Row>)>>,
@@ -51,7 +51,7 @@ struct State {
 
 /// See the module documentation. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub struct TablesOracle(Arc<Mutex<State>>);
+pub struct TablesOracle(Arc<Mutex<TablesOracleState>>);
 
 type Refusal = (RejectKind, Option<u64>);
 
@@ -71,7 +71,7 @@ fn holds(expect: &Expect, old: Option<&Row>) -> Result<(), Refusal> {
     if fine { Ok(()) } else { Err((RejectKind::Conflict, old.map(|(version, _)| *version))) }
 }
 
-impl State {
+impl TablesOracleState {
     fn fail(&mut self, what: String) {
         self.failures.push(format!("TABLES: {what}"));
     }
@@ -235,7 +235,7 @@ fn is_read(done: &Done, expected: &[Option<Row>]) -> bool {
 }
 
 impl TablesOracle {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TablesOracleState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -37,7 +37,7 @@ const DAY_MS: i64 = 86_400_000;
 /// The scenario of a database.
 pub const SCENARIO: Scenario = Scenario {
     name: "database-clocks",
-    about: "directed: the clock of one node is far ahead or behind; the log's time stays right, the others go on",
+    about: "directed: the clock of one node is far ahead or behind; the log's time stays right, and the others continue",
     run,
     marks: &[&[
         "db.clock.ahead",

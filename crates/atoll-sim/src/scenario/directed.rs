@@ -42,7 +42,7 @@ pub const RETRIES: Scenario = Scenario {
 /// Nodes that are paused during several changes of the chain.
 pub const SLEEPERS: Scenario = Scenario {
     name: "vlog-sleepers",
-    about: "directed: nodes are stopped over three extends, a trim and a truncate, and go on with their old chain",
+    about: "directed: nodes are stopped over three extends, a trim and a truncate, and continue with their old chain",
     run: run_sleepers,
     marks: &[&["sim.slept_over_changes"]],
     full: false,

@@ -48,15 +48,15 @@ struct Disk {
 
 /// The content of the file, which all cells that opened it share.
 #[derive(Clone, Debug)]
-struct Kept(Arc<Mutex<Disk>>);
+struct FileDisk(Arc<Mutex<Disk>>);
 
-impl Kept {
+impl FileDisk {
     fn with<T>(&self, f: impl FnOnce(&mut Disk) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Cell for Kept {
+impl Cell for FileDisk {
     fn load(&self) -> Result<Option<Bytes>, CellError> {
         Ok(self.with(|disk| disk.content.clone()))
     }
@@ -115,7 +115,7 @@ impl HasRegisters for Handles {
 
 /// A node that has only these registers.
 struct Alone {
-    disk: Kept,
+    disk: FileDisk,
     /// Violations, such as a damaged copy that was opened.
     wrong: Arc<Mutex<Vec<String>>>,
 }
@@ -159,7 +159,7 @@ impl Assembly for Alone {
                 let words = format!("FILE: what was written cannot be opened: {error}");
                 self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(words);
                 // The violation fails the run. Until then, the node uses empty registers in memory.
-                FileRegisters::open(Box::new(Kept(Arc::new(Mutex::new(Disk {
+                FileRegisters::open(Box::new(FileDisk(Arc::new(Mutex::new(Disk {
                     content: None,
                     rng: Rng::new(seed),
                     healed: false,
@@ -175,7 +175,7 @@ impl Assembly for Alone {
 fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6669_6c65);
     let disk = Disk { content: None, rng: rng.fork(), healed: false, failed: false };
-    let disk = Kept(Arc::new(Mutex::new(disk)));
+    let disk = FileDisk(Arc::new(Mutex::new(disk)));
     let wrong = Arc::new(Mutex::new(Vec::new()));
     let assembly = Alone { disk: disk.clone(), wrong: wrong.clone() };
     let mut world = World::new(rng.bits(), 1, Weather::default(), assembly, out);
@@ -197,7 +197,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
 }
 
 /// Plays the operator: restarts a node after a replacement has failed.
-async fn keeper(stage: Stage<Handles>, disk: Kept, wrong: Arc<Mutex<Vec<String>>>) {
+async fn keeper(stage: Stage<Handles>, disk: FileDisk, wrong: Arc<Mutex<Vec<String>>>) {
     loop {
         stage.pause(Duration::from_millis(50)).await;
         for words in wrong.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {

@@ -20,7 +20,7 @@ const EVERY_LOG: Marks = &[
     "native.sequencer.reconnected",
     "native.sequencer.resend",
     "native.sequencer.skipped_committed",
-    "native.sequencer.tell_again",
+    "native.sequencer.resend_tail",
     "native.server.back_fill",
     "native.server.check_doubtful",
     "native.server.filled",

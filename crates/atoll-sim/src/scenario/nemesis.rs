@@ -145,7 +145,7 @@ impl Menu {
     }
 }
 
-/// Decides whether a host may lose its disk now. Says no while an earlier loss is not repaired.
+/// Decides whether a host may lose its disk now. Says no while an earlier loss is not made good.
 pub type MayLose = Box<dyn Fn(usize) -> bool + Send>;
 
 /// How frequent the faults of a run are.

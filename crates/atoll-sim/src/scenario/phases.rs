@@ -197,9 +197,9 @@ impl<H: Clone + Send + 'static> Stage<H> {
     }
 
     /// Reports a tail that a client got of a Loglet of this kind, and checks it.
-    pub fn told(&self, kind: &str, loglet: LogletId, at: Offset, sealed: bool) {
+    pub fn tail_reported(&self, kind: &str, loglet: LogletId, at: Offset, sealed: bool) {
         let mut verdict = crate::world::observer::Violations::default();
-        self.oracles.wire.lock().plugins.told_tail(kind, loglet, at, sealed, &mut verdict);
+        self.oracles.wire.lock().plugins.tail_reported(kind, loglet, at, sealed, &mut verdict);
         verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
     }
 

@@ -21,7 +21,7 @@ use crate::world::{Weather, World};
 /// A node is removed, and later another one dies and stays dead.
 pub const REMOVED: Scenario = Scenario {
     name: "removed",
-    about: "directed: one of five nodes is drained and removed; later a server dies for good, and must be replaced",
+    about: "directed: one of five nodes is drained and removed; later a server dies permanently, and must be replaced",
     run: run_removed,
     marks: &[&["sim.removed.replaced"]],
     full: false,

@@ -11,7 +11,7 @@ use atoll_db::{
     Persistence, ReplicaParts, Store, Threads,
 };
 use atoll_node::assembly::Options;
-use atoll_node::database::{LOG, hear_clocks, tell_members};
+use atoll_node::database::{LOG, hear_clocks, report_to_members};
 
 use crate::rng::Rng;
 use crate::scenario::node::{NodeHandles, Nodes};
@@ -152,7 +152,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
             cluster: Some(Cluster {
                 directory: Arc::new(parts.members.clone()),
                 shelf: parts.database.shelf.clone(),
-                out_of_service: tell_members(&parts.members),
+                out_of_service: report_to_members(&parts.members),
                 clocks: hear_clocks(parts),
             }),
             threads: Threads::None,

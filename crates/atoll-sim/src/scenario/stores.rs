@@ -41,7 +41,7 @@ const MORE_ENTRIES: u64 = KEEP_ENTRIES / 4 + 100;
 /// The scenario of a database.
 pub const DATABASE: Scenario = Scenario {
     name: "database-stores",
-    about: "directed: the store of a living node fails, for a while or for good; trims and writes continue without it",
+    about: "directed: the store of a living node fails, temporarily or permanently; trims and writes continue without it",
     run: run_database,
     marks: &[&[
         "db.store.tried_again",

@@ -11,7 +11,7 @@ const START_MS: u64 = 1_800_000_000_000;
 pub const USUALLY_WRONG_MS: u64 = 4_000;
 
 #[derive(Default)]
-struct State {
+struct WallsState {
     lives: u64,
     /// The error of each node's clock in its current life.
     wrong_ms: BTreeMap<NodeId, i64>,
@@ -22,13 +22,13 @@ struct State {
 /// See the module documentation. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Walls {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<WallsState>>,
     /// The executor whose clock shows the virtual time.
     truth: Arc<OnceLock<Env>>,
 }
 
 impl Walls {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WallsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,5 +1,5 @@
 //! Clients that delete logs. The oracles of chains and logs check that positions are never reused and that nothing is acknowledged after a
-//! deletion. This file checks that a client that uses the log is told of the deletion (vlog-V24).
+//! deletion. This file checks that a client that uses the log learns of the deletion (vlog-V24).
 
 use std::time::Duration;
 

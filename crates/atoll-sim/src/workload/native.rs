@@ -96,7 +96,7 @@ pub async fn make(stage: &Stage<Handles>, islands: &Islands, spec: LogletSpec) -
     true
 }
 
-/// Appends to the newest Loglet until the load is over. A batch with an unknown outcome may be sent once more, through any node.
+/// Appends to the newest Loglet until the load is over. A batch with an unknown outcome may be sent again, through any node.
 pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -145,7 +145,7 @@ fn entry(stage: &Stage<Handles>, client: ClientId, seq: u64) -> Entry {
     Entry { op: OpId { client, seq }, payload: payload.into() }
 }
 
-/// Reports an answer. If the outcome is unknown, may send the batch once more, through any node. Returns whether to keep the handle.
+/// Reports an answer. If the outcome is unknown, may send the batch again, through any node. Returns whether to keep the handle.
 ///
 /// This function does not check that a batch reported as not appended stays out. In this scenario, unlike on a real connection, frames are
 /// duplicated and reordered, so a second copy of a refused append may arrive when its turn has come. The scenarios of the virtual log check
@@ -211,7 +211,7 @@ async fn check_through(
     let tail = life.env.launch("client.check", async move { loglet.check_tail().await }).await;
     let Ok(Ok(tail)) = tail else { return None };
     stage.oracles.log.tail_done(&island.name, asked, tail.at.0);
-    stage.told(life.handles.native.kind(), island.id, tail.at, tail.sealed.is_some());
+    stage.tail_reported(life.handles.native.kind(), island.id, tail.at, tail.sealed.is_some());
     Some((tail.at.0, tail.sealed.is_some()))
 }
 

@@ -32,7 +32,7 @@ impl<H: Clone> Clone for Life<H> {
 }
 
 #[derive(Debug)]
-pub(crate) struct State<H> {
+pub(crate) struct ClusterState<H> {
     pub(crate) lives: Vec<Option<Life<H>>>,
     pub(crate) faults: VecDeque<Fault>,
     pub(crate) faults_done: u64,
@@ -67,7 +67,7 @@ pub struct Health {
 
 /// The cluster as seen from outside. Cheap to clone.
 #[derive(Debug)]
-pub struct Cluster<H>(Arc<Mutex<State<H>>>);
+pub struct Cluster<H>(Arc<Mutex<ClusterState<H>>>);
 
 impl<H> Clone for Cluster<H> {
     fn clone(&self) -> Self {
@@ -77,7 +77,7 @@ impl<H> Clone for Cluster<H> {
 
 impl<H: Clone> Cluster<H> {
     pub(crate) fn new(hosts: usize) -> Self {
-        Cluster(Arc::new(Mutex::new(State {
+        Cluster(Arc::new(Mutex::new(ClusterState {
             lives: (0..hosts).map(|_| None).collect(),
             faults: VecDeque::new(),
             faults_done: 0,
@@ -88,7 +88,7 @@ impl<H: Clone> Cluster<H> {
         })))
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State<H>> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ClusterState<H>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

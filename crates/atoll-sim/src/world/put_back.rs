@@ -15,7 +15,7 @@ use super::{Assembly, World};
 
 /// How far one process has heard that the journal in a data directory of another is durable.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct DurableHeard {
     /// The life of the process that received the heartbeat.
     life: u64,
     durable: Lsn,
@@ -26,7 +26,7 @@ struct Heard {
 pub(super) struct Memory {
     is_kept: bool,
     /// Keyed by receiver, sender, and data directory of the sender.
-    heard: BTreeMap<(usize, usize, StorageId), Heard>,
+    heard: BTreeMap<(usize, usize, StorageId), DurableHeard>,
 }
 
 impl Memory {
@@ -47,7 +47,7 @@ impl<A: Assembly> World<A> {
         else {
             return;
         };
-        let told = Heard { life: h.life, durable: beat.durable };
+        let told = DurableHeard { life: h.life, durable: beat.durable };
         let heard = self.memory.heard.entry((host, speaker, beat.storage)).or_insert(told);
         if heard.life != told.life || heard.durable < told.durable {
             *heard = told;

@@ -31,7 +31,7 @@ use atoll_loglet_store::store::{
 #[derive(Clone, Debug)]
 pub struct LocalStoreOptions {
     /// Memory, reads and compaction.
-    pub keeper: LogletStoreOptions,
+    pub store: LogletStoreOptions,
     /// Maximum number of requests at this node that wait for a tail. Further ones are answered at once.
     pub max_waits: usize,
     /// Maximum number of bytes on the way to the disk per loglet. Further appends are refused as busy.
@@ -45,7 +45,7 @@ pub struct LocalStoreOptions {
 impl Default for LocalStoreOptions {
     fn default() -> Self {
         LocalStoreOptions {
-            keeper: LogletStoreOptions::default(),
+            store: LogletStoreOptions::default(),
             max_waits: 16 * 1024,
             window_bytes: 64 << 20,
             node_window_bytes: 256 << 20,
@@ -94,7 +94,7 @@ pub struct LocalStore {
     env: Env,
     storage: StorageId,
     options: LocalStoreOptions,
-    kept: LogletStore<Local>,
+    store: LogletStore<Local>,
     /// Budget for the bytes of all loglets on the way to the disk.
     in_flight: Arc<Budget>,
     waits: Waits,
@@ -107,7 +107,7 @@ impl LocalStore {
         LocalStore {
             env,
             storage,
-            kept: LogletStore::new(options.keeper.clone()),
+            store: LogletStore::new(options.store.clone()),
             in_flight: Arc::new(Budget::new(options.node_window_bytes)),
             waits: Waits::new(options.max_waits),
             options,
@@ -122,14 +122,14 @@ impl LocalStore {
         config: &Bytes,
         out: &mut Effects,
     ) -> Result<&mut LogletState<Local>, Verdict> {
-        if !self.kept.loglets.contains_key(&loglet) {
-            if self.kept.is_gone(loglet) {
+        if !self.store.loglets.contains_key(&loglet) {
+            if self.store.is_gone(loglet) {
                 return Err(Verdict::Gone {});
             }
             if config.is_empty() {
                 return Err(Verdict::Unconfigured {});
             }
-            let config = self.kept.config(config).map_err(|_| Verdict::WrongIdentity {})?;
+            let config = self.store.config(config).map_err(|_| Verdict::WrongIdentity {})?;
             let meant = &config.1;
             if (meant.node, meant.storage) != (self.env.node(), self.storage) {
                 hit("local.wrong_identity");
@@ -138,13 +138,13 @@ impl LocalStore {
             if out.space() == Space::Closed {
                 return Err(Verdict::StorageFailed {});
             }
-            self.kept.create(loglet, config, out);
+            self.store.create(loglet, config, out);
         }
-        self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
+        self.store.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
     fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
-        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+        let state = self.store.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         out.reply(to, Answer { verdict, state }, reveals);
     }
 
@@ -204,7 +204,7 @@ impl LocalStore {
             let upto = part.first.plus(part.count.into());
             match part.new {
                 Some(entries) => {
-                    if let Some(kept) = self.kept.loglets.get(&loglet) {
+                    if let Some(kept) = self.store.loglets.get(&loglet) {
                         let sealed = !matches!(kept.seal, Sealing::Open);
                         invariants::extends(kept.staged_tail, part.first, sealed);
                     }
@@ -213,7 +213,7 @@ impl LocalStore {
                 None => {
                     hit("local.duplicate");
                     let staged =
-                        self.kept.loglets.get(&loglet).and_then(|k| k.newest_staged(part.first, upto));
+                        self.store.loglets.get(&loglet).and_then(|k| k.newest_staged(part.first, upto));
                     reveals = reveals.max(staged.unwrap_or(Lsn::NONE));
                 }
             }
@@ -225,8 +225,8 @@ impl LocalStore {
     }
 
     fn stage(&mut self, loglet: LogletId, first: Offset, batch: &Batch, out: &mut Effects) -> Lsn {
-        let lsn = self.kept.stage_entries(loglet, first, batch, false, out);
-        if let Some(kept) = self.kept.loglets.get_mut(&loglet) {
+        let lsn = self.store.stage_entries(loglet, first, batch, false, out);
+        if let Some(kept) = self.store.loglets.get_mut(&loglet) {
             let len = batch.bytes().len();
             kept.protocol.staged.push_back((first.plus(batch.len() as u64), len));
             kept.protocol.staged_bytes += len;
@@ -248,9 +248,9 @@ impl LocalStore {
                 return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
             }
             Sealing::Staged(lsn) => lsn,
-            Sealing::Open => self.kept.stage_seal(m.loglet, out),
+            Sealing::Open => self.store.stage_seal(m.loglet, out),
         };
-        let before = self.kept.loglets.get(&m.loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+        let before = self.store.loglets.get(&m.loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         let state = ServerState { sealed: true, local_tail: tail, known_tail: tail, ..before };
         out.reply(from, Answer { verdict: Verdict::Done {}, state }, lsn);
     }
@@ -268,10 +268,10 @@ impl LocalStore {
     }
 
     fn on_read(&mut self, from: Caller, m: Read, out: &mut Effects) {
-        let outcome = match self.kept.loglets.get(&m.loglet) {
-            None if self.kept.is_gone(m.loglet) => Err(Verdict::Gone {}),
+        let outcome = match self.store.loglets.get(&m.loglet) {
+            None if self.store.is_gone(m.loglet) => Err(Verdict::Gone {}),
             Some(kept) if m.from < kept.trim => Err(Verdict::Trimmed {}),
-            _ => Ok(self.kept.read(from, m.loglet, m.from..m.to, m.max_bytes as usize, out)),
+            _ => Ok(self.store.read(from, m.loglet, m.from..m.to, m.max_bytes as usize, out)),
         };
         match outcome {
             Ok(outcome) => self.answer_read(from, m.loglet, m.from, outcome, out),
@@ -289,7 +289,7 @@ impl LocalStore {
     ) {
         let verdict = match outcome {
             ReadOutcome::Ready(counts, batches, reveals) => {
-                let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+                let state = self.store.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
                 let message = Entries { verdict: Verdict::Done {}, state, first, counts, batches };
                 return out.reply(to, message, reveals);
             }
@@ -302,7 +302,7 @@ impl LocalStore {
     }
 
     fn no_entries(&self, to: Caller, loglet: LogletId, verdict: Verdict, out: &mut Effects) {
-        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+        let state = self.store.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         let (first, counts, batches) = (Offset::ZERO, Vec::new(), Vec::new());
         out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);
     }
@@ -314,7 +314,7 @@ impl LocalStore {
             Err(verdict) => verdict,
         };
         let trimmed = verdict == (Verdict::Done {});
-        let reveals = if trimmed { self.kept.stage_trim(m.loglet, m.to, out) } else { Lsn::NONE };
+        let reveals = if trimmed { self.store.stage_trim(m.loglet, m.to, out) } else { Lsn::NONE };
         self.answer(from, m.loglet, verdict, reveals, out);
     }
 
@@ -322,11 +322,11 @@ impl LocalStore {
         if out.space() == Space::Closed {
             return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
         }
-        if let Some(kept) = self.kept.loglets.get_mut(&m.loglet) {
+        if let Some(kept) = self.store.loglets.get_mut(&m.loglet) {
             kept.protocol.staged.clear();
             self.in_flight.give_back(std::mem::take(&mut kept.protocol.staged_bytes));
         }
-        let lsn = self.kept.stage_delete(m.loglet, out);
+        let lsn = self.store.stage_delete(m.loglet, out);
         for waiter in self.waits.take(m.loglet, |_| true) {
             self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
         }
@@ -374,7 +374,7 @@ impl LocalStore {
             Delete::KIND => self.on_delete(from, Delete::from_frame(f)?, out),
             Status::KIND => {
                 let m = Status::from_frame(f)?;
-                let (loglets, more) = status_page(&self.kept, m.above, state);
+                let (loglets, more) = status_page(&self.store, m.above, state);
                 out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
             }
             got => return Err(DecodeError::WrongKind { expected: "a message for a local store", got }),
@@ -392,9 +392,9 @@ impl Role for LocalStore {
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects) {
         for (lsn, loc) in mine {
-            let Some(news) = self.kept.on_durable(*lsn, *loc, out) else { continue };
+            let Some(news) = self.store.on_durable(*lsn, *loc, out) else { continue };
             let (Durable::Entries(loglet) | Durable::Filled(loglet) | Durable::Seal(loglet)) = news;
-            let Some(kept) = self.kept.loglets.get_mut(&loglet) else { continue };
+            let Some(kept) = self.store.loglets.get_mut(&loglet) else { continue };
             if news == Durable::Seal(loglet) {
                 kept.seal = Sealing::Sealed;
             }
@@ -414,24 +414,24 @@ impl Role for LocalStore {
             }
             self.touched.insert(loglet);
         }
-        self.kept.trim_cache();
+        self.store.trim_cache();
     }
 
     fn deadline(&self) -> Option<Tick> {
-        [self.waits.next_end(), self.kept.sweep_at()].into_iter().flatten().min()
+        [self.waits.next_end(), self.store.sweep_at()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
-        self.kept.sweep(now, out);
+        self.store.sweep(now, out);
         for waiter in self.waits.take_ended(now) {
             self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
         }
     }
 
     fn flush(&mut self, now: Tick, out: &mut Effects) {
-        self.kept.sweep(now, out);
+        self.store.sweep(now, out);
         for loglet in std::mem::take(&mut self.touched) {
-            let Some(kept) = self.kept.loglets.get(&loglet) else { continue };
+            let Some(kept) = self.store.loglets.get(&loglet) else { continue };
             for waiter in self.waits.take(loglet, |w| reached(kept, w)) {
                 self.answer(waiter.caller, loglet, Verdict::Done {}, Lsn::NONE, out);
             }
@@ -439,39 +439,39 @@ impl Role for LocalStore {
     }
 
     fn on_fetched(&mut self, _now: Tick, tag: u64, got: Result<Vec<Stored>, FetchError>, out: &mut Effects) {
-        if let Some((caller, loglet, first, outcome)) = self.kept.on_fetched(tag, got, out) {
+        if let Some((caller, loglet, first, outcome)) = self.store.on_fetched(tag, got, out) {
             self.answer_read(caller, loglet, first, outcome, out);
         }
     }
 
     fn on_space(&mut self, _now: Tick, space: Space, out: &mut Effects) {
         if space == Space::Closed {
-            self.kept.on_closed();
+            self.store.on_closed();
             for waiter in self.waits.take_all() {
                 self.answer(waiter.caller, waiter.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
             }
         }
-        self.kept.on_room(out);
+        self.store.on_room(out);
     }
 
     fn on_compact(&mut self, _now: Tick, segment: u64, _out: &mut Effects) {
-        self.kept.start_moves(segment);
+        self.store.start_moves(segment);
     }
 
     fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
-        self.kept.checkpoint(max_bytes)
+        self.store.checkpoint(max_bytes)
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
-        self.kept.restore(checkpoint)
+        self.store.restore(checkpoint)
     }
 
     /// Restores the remembered operations, because a retry may arrive after the restart that caused it.
     fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
         let spans = self.options.dedupe_spans;
-        if let Some((loglet, first, payload)) = self.kept.recover(stored)? {
+        if let Some((loglet, first, payload)) = self.store.recover(stored)? {
             let batch = Batch::parse(payload)?;
-            if let Some(kept) = self.kept.loglets.get_mut(&loglet)
+            if let Some(kept) = self.store.loglets.get_mut(&loglet)
                 && kept.seal == Sealing::Open
             {
                 let deduplicator =
@@ -484,14 +484,14 @@ impl Role for LocalStore {
     }
 
     fn recovered(&mut self) -> Vec<Loc> {
-        for kept in self.kept.loglets.values_mut() {
+        for kept in self.store.loglets.values_mut() {
             kept.raise_known_tail(kept.local_tail);
             // Trimmed entries may be gone from the disk, so their operations were not recovered.
             if let Some(deduplicator) = &mut kept.protocol.deduplicator {
                 deduplicator.forgot(kept.trim);
             }
         }
-        self.kept.recovered()
+        self.store.recovered()
     }
 
     fn measure(&self, out: &mut Vec<Measure>) {
@@ -502,7 +502,7 @@ impl Role for LocalStore {
             "local_disk_reads",
             "local_entry_bytes",
         ];
-        self.kept.measure(names, out);
+        self.store.measure(names, out);
         out.push(Measure { name: "local_waits", label: None, value: self.waits.len() as f64 });
     }
 }

@@ -27,10 +27,10 @@ pub const KIND: &str = "native";
 /// The role of a node that holds entries, in specifications.
 pub const SERVER: &str = "server";
 /// The role of the node that orders appends, in specifications.
-pub const ORDERER: &str = "sequencer";
+pub const SEQUENCER: &str = "sequencer";
 /// All roles.
 const ROLES: [RoleOfKind; 2] =
-    [RoleOfKind { name: SERVER, holds: true }, RoleOfKind { name: ORDERER, holds: false }];
+    [RoleOfKind { name: SERVER, holds: true }, RoleOfKind { name: SEQUENCER, holds: false }];
 /// How long this node's own server may take to begin a back-fill, or to delete.
 const OWN_ANSWER: Duration = Duration::from_secs(2);
 /// How long a node may take to identify itself before it counts as down. It is short because appends may be waiting for the next segment.
@@ -287,7 +287,7 @@ fn pick_sequencer<'a>(
     candidates: &[Candidate],
     directory: &dyn Directory,
 ) -> Result<&'a Identity, PlanError> {
-    if let Some(wanted) = spec.placed(ORDERER) {
+    if let Some(wanted) = spec.placed(SEQUENCER) {
         let [wanted] = *wanted else {
             return Err(PlanError::Invalid { what: "sequencer", allowed: "one node" });
         };
@@ -330,7 +330,7 @@ pub(crate) fn duties(config: &Bytes) -> Duties {
     let Ok(config) = config::parse(config) else { return Duties::default() };
     let holds = |(node, storage)| Duty { role: SERVER, node, binding: Binding::Holds(storage) };
     let (node, life) = config.sequencer;
-    let orders = Duty { role: ORDERER, node, binding: Binding::Orders(life) };
+    let orders = Duty { role: SEQUENCER, node, binding: Binding::Orders(life) };
     Duties(config.servers.into_iter().map(holds).chain([orders]).collect())
 }
 

@@ -1,5 +1,5 @@
-//! seal (native §4), the client's part; the server's is `log_server/store.rs`. The seal is sent to all servers, repeatedly, with jitter
-//! (native-T13), and is done once a majority is sealed.
+//! Seals a loglet (native §4): the client's part. A server's part is in `log_server/store.rs`. The seal is sent to all servers, repeatedly,
+//! with jitter (native-T13), and is done once a majority is sealed.
 
 use atoll_contract::LogletError;
 use atoll_core::Tick;

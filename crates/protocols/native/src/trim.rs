@@ -25,7 +25,7 @@ impl ServerSet {
         let mut left = self.nodes.as_ref().clone();
         let mut done = 0;
         loop {
-            let replies = self.tell_trim(&mut left, to).await;
+            let replies = self.send_trim(&mut left, to).await;
             done += replies.done;
             if let Some(LogletError::Gone) = replies.error {
                 return Err(LogletError::Gone);
@@ -49,7 +49,7 @@ impl ServerSet {
         for n in 0..BACKGROUND_TRIES {
             let pause = Duration::from_millis(200) * (1 << n);
             self.env.sleep(self.env.jitter(pause)).await;
-            self.tell_trim(&mut left, to).await;
+            self.send_trim(&mut left, to).await;
             if left.is_empty() {
                 return;
             }
@@ -57,25 +57,25 @@ impl ServerSet {
     }
 
     /// Sends the trim once, and removes the servers that did it from `left`.
-    async fn tell_trim(&self, left: &mut Vec<NodeId>, to: Offset) -> Told {
+    async fn send_trim(&self, left: &mut Vec<NodeId>, to: Offset) -> TrimOutcome {
         let request = Trim { loglet: self.id, config: self.config_bytes.clone(), to };
         let replies = self.env.gather_role(left, LOG_SERVER, request, self.round_end(), |_| false).await;
-        let mut told = Told { done: 0, error: None };
+        let mut outcome = TrimOutcome { done: 0, error: None };
         let error = failure(replies.ok().map(|(_, a)| &a.verdict));
         for (node, answer) in replies.ok() {
             if answer.verdict == (Verdict::Done {}) {
-                told.done += 1;
+                outcome.done += 1;
                 left.retain(|n| *n != node);
             }
         }
-        if told.done == 0 || error == LogletError::Gone {
-            told.error = Some(error);
+        if outcome.done == 0 || error == LogletError::Gone {
+            outcome.error = Some(error);
         }
-        told
+        outcome
     }
 }
 
-struct Told {
+struct TrimOutcome {
     done: usize,
     error: Option<LogletError>,
 }

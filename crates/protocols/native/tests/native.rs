@@ -556,7 +556,7 @@ fn an_open_tail_that_cannot_settle_ends_in_an_error() {
 #[test]
 fn compaction_and_trim_lose_nothing() {
     let mut options = RoleOptions::default();
-    options.server.keeper.cache_bytes = 0;
+    options.server.store.cache_bytes = 0;
     let mut c = Cluster::with(3, 3, options);
     let config = c.config(&[1, 2, 3], 1);
     let log = c.open(1, 9, &config);

@@ -43,9 +43,9 @@ use super::registers::ROOT;
 pub const DEFAULT_CAPACITY_BYTES: usize = 88 * 1024 * 1024;
 /// One part of the capacity in this many is for registers that exist already. By default, that is 22 MiB.
 ///
-/// What grows are the chains of logs. A repair makes a chain longer by about 200 bytes: a segment with its configuration, and the nonces
+/// What grows are the chains of logs. An extend makes a chain longer by about 200 bytes: a segment with its configuration, and the nonces
 /// of the install. So while no log is trimmed and no index page can be written, each of 10,000 logs, the most that clients may create by
-/// default, can still be repaired eleven times. A smaller part would not outlast the deaths of a few nodes that sequence all logs. The
+/// default, can still be extended eleven times. A smaller part would not outlast the deaths of a few nodes that sequence all logs. The
 /// capacity is such that new registers still get 66 MiB: room for the index pages of a log that was reconfigured a million times, at 51
 /// bytes for each segment, or for the chains of 10,000 logs, which take about 3 kB each once they remember all the nonces that they can,
 /// and pages with 700,000 segments. No part could cover the longest value of every register, 256 KiB: 22 MiB hold 88 of these.

@@ -19,7 +19,7 @@ use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 use super::state::{Command, CommandOutcome, RegisterState};
 
 /// The basis of an attempt.
-struct Ground {
+struct Base {
     /// The only ballot that phase 2 may use (rmw-T6).
     ballot: Ballot,
     /// The state to build on.
@@ -55,7 +55,7 @@ pub(super) async fn attempt(
     let mut ground = match proposer.take_token(group) {
         Some(t) => {
             hit("rmw.write.token");
-            Ground { ballot: t.ballot, base: t.base, chosen: Some(t.chosen), fresh: false }
+            Base { ballot: t.ballot, base: t.base, chosen: Some(t.chosen), fresh: false }
         }
         None => attempt.prepare().await?,
     };
@@ -150,7 +150,7 @@ impl Attempt<'_> {
     }
 
     /// Gets a majority to promise one ballot, and evaluates its votes (rmw-P1, rmw-P2, rmw-W3).
-    async fn prepare(&self) -> Result<Ground, Setback> {
+    async fn prepare(&self) -> Result<Base, Setback> {
         let majority = self.group.majority();
         let mut last = Setback::NoQuorum;
         // Incremental prepares disagree under contention, so name the ballot after the first disagreement (rmw-T13).
@@ -207,7 +207,7 @@ impl Attempt<'_> {
         answers: &Answers<PrepReply>,
         ballot: Ballot,
         count: usize,
-    ) -> Result<Ground, Setback> {
+    ) -> Result<Base, Setback> {
         invariants::phase_two(ballot, count, self.group.majority());
         let quorum: Vec<(Ballot, &Bytes)> = promises(answers)
             .filter(|(b, ..)| *b == ballot)
@@ -229,21 +229,21 @@ impl Attempt<'_> {
         } else {
             ballot
         };
-        Ok(Ground { ballot, base, chosen: agree.then_some(*highest), fresh: true })
+        Ok(Base { ballot, base, chosen: agree.then_some(*highest), fresh: true })
     }
 
     /// Writes the highest vote again, unchanged (rmw-W4), and continues with the ballot that was promised with it, without another phase
     /// 1.
-    async fn write_through(&self, ground: Ground) -> Result<Ground, Setback> {
+    async fn write_through(&self, ground: Base) -> Result<Base, Setback> {
         hit("rmw.write.through");
         self.vote(ground.ballot, &ground.base, true).await?;
-        Ok(Ground { ballot: ground.ballot.next(), chosen: Some(ground.ballot), ..ground })
+        Ok(Base { ballot: ground.ballot.next(), chosen: Some(ground.ballot), ..ground })
     }
 
     /// Gets the new state chosen, answers the commands, and keeps the token (rmw-W7 to rmw-W9).
     async fn propose(
         &self,
-        ground: &Ground,
+        ground: &Base,
         state: RegisterState,
         batch: &mut Vec<Queued>,
         outcomes: Vec<(CommandOutcome, bool)>,

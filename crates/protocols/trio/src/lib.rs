@@ -31,8 +31,8 @@
 //!
 //! # Limits
 //!
-//! A log of this kind stands still while the store of its active loglet is down. If that store's disk is lost, the open loglet is lost; a
-//! sealed one can be rebuilt from its mirror. The kind has no feature level, because no release writes it.
+//! A log of this kind makes no progress while the store of its active loglet is down. If that store's disk is lost, the open loglet is
+//! lost; a sealed one can be rebuilt from its mirror. The kind has no feature level, because no release writes it.
 
 mod append;
 mod back_fill;

@@ -23,7 +23,7 @@ use atoll_zookeeper::jute::codes::{ErrorCode, EventType};
 use atoll_zookeeper::jute::records::Stat;
 use atoll_zookeeper::tree::read;
 
-use model::{Holder, Model, Told};
+use model::{Holder, Model, SessionEnd};
 use sessions::Contacts;
 use watches::{Kind, Watches};
 
@@ -108,7 +108,7 @@ struct Client {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ZooKeeperOracleState {
     model: Model,
     log: BTreeMap<Place, AppliedCommand>,
     writes: BTreeMap<Sent, Write>,
@@ -122,9 +122,9 @@ struct State {
 
 /// See the module documentation. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub struct ZooKeeperOracle(Arc<Mutex<State>>);
+pub struct ZooKeeperOracle(Arc<Mutex<ZooKeeperOracleState>>);
 
-impl State {
+impl ZooKeeperOracleState {
     fn fail(&mut self, what: String) {
         self.failures.push(format!("ZOOKEEPER: {what}"));
     }
@@ -162,7 +162,7 @@ impl State {
         if matches!(parsed, Some(Command::TakeOver(_))) && done {
             hit("sim.zookeeper.taken_over");
         }
-        if let Told::Expired(id, session) = expected.told {
+        if let SessionEnd::Expired(id, session) = expected.ended {
             hit("sim.zookeeper.expired");
             if let Err(why) = self.contacts.expired(id, &session, now_ns) {
                 self.fail(why);
@@ -237,7 +237,7 @@ impl State {
 }
 
 impl ZooKeeperOracle {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ZooKeeperOracleState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -257,7 +257,7 @@ impl ZooKeeperOracle {
     /// Notes that a node's state was replaced. It now holds the sessions that the new state says.
     pub fn refilled(&self, holder: Holder, now_ns: u64) {
         let mut state = self.lock();
-        let State { model, contacts, .. } = &mut *state;
+        let ZooKeeperOracleState { model, contacts, .. } = &mut *state;
         for (id, session) in model.sessions.iter().filter(|(_, s)| s.holder == holder) {
             contacts.held(*id, session.moves, now_ns);
         }
@@ -376,7 +376,7 @@ impl ZooKeeperOracle {
     /// Notes a watch that a read or addWatch has set, in the state at zxid `at`.
     pub fn left(&self, client: ClientId, kind: Kind, path: &str, at: i64) {
         let mut state = self.lock();
-        let State { model, clients, .. } = &mut *state;
+        let ZooKeeperOracleState { model, clients, .. } = &mut *state;
         clients.entry(client).or_default().watches.add(model, kind, path, at);
     }
 
@@ -398,7 +398,7 @@ impl ZooKeeperOracle {
     /// Checks the answer to setWatches.
     pub fn left_again(&self, client: ClientId, head: Head) {
         let mut state = self.lock();
-        let State { model, clients, .. } = &mut *state;
+        let ZooKeeperOracleState { model, clients, .. } = &mut *state;
         let left = clients.entry(client).or_default().watches.left_again(model, head.at_most);
         if let Err(why) = left {
             state.fail(format!("client {client}: {why}"));
@@ -410,7 +410,7 @@ impl ZooKeeperOracle {
     /// at `head.at_most`.
     pub fn event(&self, client: ClientId, kind: EventType, path: &str, head: Head, again: Option<i64>) {
         let mut state = self.lock();
-        let State { model, clients, .. } = &mut *state;
+        let ZooKeeperOracleState { model, clients, .. } = &mut *state;
         let watches = &mut clients.entry(client).or_default().watches;
         let told = match again {
             Some(since) if head.zxid == since.max(0) => watches.told_late(model, kind, path, head.at_most),

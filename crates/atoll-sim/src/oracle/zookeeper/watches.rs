@@ -34,7 +34,7 @@ impl Kind {
 
 /// A watch that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct WatchOfClient {
     /// Its kind.
     pub kind: Kind,
     /// Its path.
@@ -47,7 +47,7 @@ fn is_within(path: &str, top: &str) -> bool {
     top == "/" || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-impl Watch {
+impl WatchOfClient {
     fn concerns(&self, change: &Change) -> bool {
         use EventType as E;
         match (self.kind, change.kind) {
@@ -74,7 +74,7 @@ impl Watch {
 
 /// All watches of a client.
 #[derive(Debug, Default)]
-pub struct Watches(Vec<Watch>);
+pub struct Watches(Vec<WatchOfClient>);
 
 /// Returns the index after all changes up to `zxid`.
 fn behind(model: &Model, zxid: i64) -> usize {
@@ -99,9 +99,9 @@ impl Watches {
 
     /// Adds a watch that the client set in the state at `zxid`, unless it has the same one already.
     pub fn add(&mut self, model: &Model, kind: Kind, path: &str, zxid: i64) {
-        let same = |w: &Watch| w.path == path && w.kind.on_server() == kind.on_server();
+        let same = |w: &WatchOfClient| w.path == path && w.kind.on_server() == kind.on_server();
         if !self.0.iter().any(same) {
-            self.0.push(Watch { kind, path: path.to_owned(), next: behind(model, zxid) });
+            self.0.push(WatchOfClient { kind, path: path.to_owned(), next: behind(model, zxid) });
         }
     }
 
@@ -126,9 +126,9 @@ impl Watches {
         for watch in &mut self.0 {
             watch.due(model);
         }
-        let is_due = |w: &&Watch| model.changes.get(w.next).is_some_and(is_it);
+        let is_due = |w: &&WatchOfClient| model.changes.get(w.next).is_some_and(is_it);
         let Some(place) = self.0.iter().filter(is_due).map(|w| w.next).min() else {
-            let here: Vec<&Watch> = self.0.iter().filter(|w| w.path == path).collect();
+            let here: Vec<&WatchOfClient> = self.0.iter().filter(|w| w.path == path).collect();
             return Err(format!(
                 "{kind:?} of {path} by {zxid:#x} came, which no watch is waiting for; there: {here:?}"
             ));
@@ -151,7 +151,7 @@ impl Watches {
     /// Why the event is wrong.
     pub fn told_late(&mut self, model: &Model, kind: EventType, path: &str, zxid: i64) -> Result<(), String> {
         use EventType as E;
-        let fits = |w: &Watch| {
+        let fits = |w: &WatchOfClient| {
             w.path == path
                 && matches!(
                     (w.kind, kind),

@@ -25,7 +25,7 @@ use crate::world::{Weather, World};
 /// See the module documentation.
 pub const LASTING: Scenario = Scenario {
     name: "lasting",
-    about: "directed: nodes stay dead, links stay cut, disks hang, stay closed or full; the majority goes on, and is calm",
+    about: "directed: nodes stay dead, links stay cut, disks hang, stay closed or full; the majority continues, with few reconfigurations",
     run: |seed, out| run(seed, out, Cause::draw),
     marks: &[&[
         "sim.lasting.dead",
@@ -65,7 +65,7 @@ const LOG: &str = "log0";
 /// Links that are slow or lose packets, without any cut. A node that is slow for all must not be believed about other nodes.
 pub const SLOW_LINKS: Scenario = Scenario {
     name: "slow-links",
-    about: "directed: links take long or lose packets; every node goes on, and the log is calm",
+    about: "directed: links are slow or lose packets; every node continues, with few reconfigurations",
     run: |seed, out| run(seed, out, Cause::draw_slow),
     marks: &[&[
         "sim.lasting.slow_node",
@@ -138,7 +138,7 @@ impl Plan {
 
     async fn play(self, stage: Stage<NodeHandles>, mut rng: Rng) {
         load::create(&stage, LOG).await;
-        let watch = Watch::default();
+        let watch = PauseLog::default();
         for host in 0..self.hosts {
             stage.spawn("writer", writer(stage.clone(), host, watch.clone()));
         }
@@ -281,9 +281,9 @@ fn changes(stage: &Stage<NodeHandles>) -> u64 {
 
 /// The longest pause between two acknowledged records, for the clients of each host.
 #[derive(Clone, Debug, Default)]
-struct Watch(std::sync::Arc<std::sync::Mutex<Vec<(usize, Tick, Duration)>>>);
+struct PauseLog(std::sync::Arc<std::sync::Mutex<Vec<(usize, Tick, Duration)>>>);
 
-impl Watch {
+impl PauseLog {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Tick, Duration)>> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -309,7 +309,7 @@ impl Watch {
 }
 
 /// Appends one record after the other through one node only.
-async fn writer(stage: Stage<NodeHandles>, host: usize, watch: Watch) {
+async fn writer(stage: Stage<NodeHandles>, host: usize, watch: PauseLog) {
     let client = ClientId(stage.env.random() | 1);
     let (mut seq, mut pending) = (0, Vec::new());
     let up = |stage: &Stage<NodeHandles>| stage.cluster.host(host).is_some();

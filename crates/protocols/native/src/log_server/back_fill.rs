@@ -28,7 +28,7 @@ impl LogServer {
             Ok(sealed) => sealed,
             Err(verdict) => return self.answer(from, m.loglet, verdict, Lsn::NONE, out),
         };
-        if let Some(copy) = self.kept.loglets.get_mut(&m.loglet) {
+        if let Some(copy) = self.store.loglets.get_mut(&m.loglet) {
             copy.protocol.ends_at = copy.protocol.ends_at.max(Some(m.upto));
         }
         if reveals == Lsn::NONE {
@@ -39,12 +39,12 @@ impl LogServer {
 
     /// Makes the reported end the known tail of a sealed copy, durably, so that a restart remembers which entries are missing.
     pub(super) fn learn_sealed_tail(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(copy) = self.kept.loglets.get_mut(&loglet) else { return };
+        let Some(copy) = self.store.loglets.get_mut(&loglet) else { return };
         if let Some(end) = copy.protocol.ends_at {
             let up = copy.raise_known_tail(end);
             if up || !copy.settled {
                 let known_tail = copy.known_tail;
-                self.kept.stage_known(loglet, known_tail, out);
+                self.store.stage_known(loglet, known_tail, out);
             }
             self.doubtful.remove(&loglet);
         }
@@ -53,8 +53,8 @@ impl LogServer {
 
     /// Notes, after a restart, which entries are missing below the known tails, and which loglets may have been sealed meanwhile.
     pub(super) fn doubt_everything(&mut self) {
-        for (loglet, copy) in &mut self.kept.loglets {
-            copy.protocol.told_tail = copy.local_tail;
+        for (loglet, copy) in &mut self.store.loglets {
+            copy.protocol.reported_tail = copy.local_tail;
             if copy.lags() {
                 self.lagging.insert(*loglet, copy.known_tail);
             }
@@ -70,7 +70,7 @@ impl LogServer {
     /// Marks the loglets that are shared with a peer that is reachable again as doubtful: this server may have missed a seal that the peer
     /// knows of.
     pub(super) fn doubt_shared_with(&mut self, now: Tick, peer: NodeId) {
-        for (loglet, copy) in &self.kept.loglets {
+        for (loglet, copy) in &self.store.loglets {
             if !copy.settled && copy.protocol.config.storage_of(peer).is_some() {
                 self.doubtful.insert(*loglet);
                 self.next_look.get_or_insert(now.after(self.options.fill_after));
@@ -86,7 +86,7 @@ impl LogServer {
         let later = earlier.split_off(&LogletId(self.last_filled.0.saturating_add(1)));
         for (loglet, known_then) in later.into_iter().chain(earlier) {
             self.fill(loglet, known_then, out);
-            if let Some(copy) = self.kept.loglets.get(&loglet).filter(|r| r.lags()) {
+            if let Some(copy) = self.store.loglets.get(&loglet).filter(|r| r.lags()) {
                 keep.insert(loglet, copy.known_tail);
             }
         }
@@ -102,7 +102,7 @@ impl LogServer {
         if self.fills >= self.options.max_fills || out.space() != Space::Plenty {
             return;
         }
-        let Some(copy) = self.kept.loglets.get_mut(&loglet).filter(|r| !r.protocol.filling) else { return };
+        let Some(copy) = self.store.loglets.get_mut(&loglet).filter(|r| !r.protocol.filling) else { return };
         let gaps = copy.runs.missing(known_then, GAPS_PER_FILL);
         if gaps.is_empty() {
             return;
@@ -138,7 +138,7 @@ impl LogServer {
         }
         let next = LogletId(self.last_checked.0.saturating_add(1));
         while let Some(loglet) = self.doubtful.range(next..).chain(&self.doubtful).next().copied() {
-            let Some(copy) = self.kept.loglets.get(&loglet).filter(|r| !r.settled) else {
+            let Some(copy) = self.store.loglets.get(&loglet).filter(|r| !r.settled) else {
                 self.doubtful.remove(&loglet);
                 continue;
             };
@@ -173,7 +173,7 @@ impl LogServer {
         self.fills = self.fills.saturating_sub(1);
         let known_then = self.lagging.get(&m.loglet).copied().unwrap_or_default();
         let mut lacks = false;
-        if let Some(copy) = self.kept.loglets.get_mut(&m.loglet) {
+        if let Some(copy) = self.store.loglets.get_mut(&m.loglet) {
             copy.protocol.filling = false;
             lacks = !copy.runs.missing(known_then, 1).is_empty();
         }

@@ -29,11 +29,11 @@ pub(super) enum Admit {
 pub(super) struct Native {
     pub config: Arc<NativeConfig>,
     /// The verdict to post to the sequencer at the end of the turn.
-    pub news: Option<Verdict>,
+    pub to_report: Option<Verdict>,
     /// The round of the newest Store.
     pub round: u32,
     /// The local tail that was last reported to the sequencer, while open.
-    pub told_tail: Offset,
+    pub reported_tail: Offset,
     /// Where the loglet ends, as reported by a peer. The report may arrive while the seal is still on its way to the disk, or later.
     pub ends_at: Option<Offset>,
     /// Whether a back-fill is running.
@@ -43,14 +43,14 @@ pub(super) struct Native {
 impl Native {
     /// Remembers a verdict for the end of the turn. A later success must not hide an out-of-order verdict. An out-of-order verdict must
     /// not hide a full disk, because it is only a consequence: the Stores after the refused one are out of order.
-    pub fn tell(&mut self, verdict: Verdict) {
-        let covered = match self.news {
+    pub fn report(&mut self, verdict: Verdict) {
+        let covered = match self.to_report {
             Some(Verdict::OutOfOrder {}) => verdict == (Verdict::Done {}),
             Some(Verdict::DiskFull {}) => verdict == (Verdict::OutOfOrder {}),
             _ => false,
         };
         if !covered {
-            self.news = Some(verdict);
+            self.to_report = Some(verdict);
         }
     }
 }
@@ -63,7 +63,14 @@ impl Protocol for Native {
     }
 
     fn new(config: Arc<NativeConfig>) -> Self {
-        Native { config, news: None, round: 0, told_tail: Offset::ZERO, ends_at: None, filling: false }
+        Native {
+            config,
+            to_report: None,
+            round: 0,
+            reported_tail: Offset::ZERO,
+            ends_at: None,
+            filling: false,
+        }
     }
 }
 

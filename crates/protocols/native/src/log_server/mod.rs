@@ -37,7 +37,7 @@ use atoll_loglet_store::store::{Durable, LogletStore, LogletStoreOptions, Sealin
 #[derive(Clone, Debug)]
 pub struct LogServerOptions {
     /// Memory, reads and compaction.
-    pub keeper: LogletStoreOptions,
+    pub store: LogletStoreOptions,
     /// Maximum number of requests at this node that wait for a tail. Further ones are answered at once.
     pub max_waits: usize,
     /// How long an entry that others have may be missing here before it is fetched. Too small: entries that are already on
@@ -50,7 +50,7 @@ pub struct LogServerOptions {
 impl Default for LogServerOptions {
     fn default() -> Self {
         LogServerOptions {
-            keeper: LogletStoreOptions::default(),
+            store: LogletStoreOptions::default(),
             max_waits: 16 * 1024,
             fill_after: Duration::from_millis(500),
             max_fills: 2,
@@ -63,7 +63,7 @@ pub struct LogServer {
     env: Env,
     storage: StorageId,
     options: LogServerOptions,
-    kept: LogletStore<Native>,
+    store: LogletStore<Native>,
     waits: Waits,
     /// Loglets whose state changed in this turn.
     touched: BTreeSet<LogletId>,
@@ -86,7 +86,7 @@ impl LogServer {
         LogServer {
             env,
             storage,
-            kept: LogletStore::new(options.keeper.clone()),
+            store: LogletStore::new(options.store.clone()),
             waits: Waits::new(options.max_waits),
             options,
             touched: BTreeSet::new(),
@@ -107,28 +107,28 @@ impl LogServer {
         config: &Bytes,
         out: &mut Effects,
     ) -> Result<&mut LogletCopy, Verdict> {
-        if !self.kept.loglets.contains_key(&loglet) {
+        if !self.store.loglets.contains_key(&loglet) {
             self.create(loglet, config, out)?;
         }
-        self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
+        self.store.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
     /// Creates a copy from a full configuration, unless the loglet was deleted (native-T10), and only on the data directory named there
     /// (native-T8).
     fn create(&mut self, loglet: LogletId, config: &Bytes, out: &mut Effects) -> Result<(), Verdict> {
-        if self.kept.is_gone(loglet) {
+        if self.store.is_gone(loglet) {
             hit("native.server.tombstone");
             return Err(Verdict::Gone {});
         }
         if config.is_empty() {
             return Err(Verdict::Unconfigured {});
         }
-        let config = self.kept.config(config).map_err(|_| Verdict::WrongIdentity {})?;
+        let config = self.store.config(config).map_err(|_| Verdict::WrongIdentity {})?;
         self.check_identity(&config.1)?;
         if out.space() == Space::Closed {
             return Err(Verdict::StorageFailed {});
         }
-        self.kept.create(loglet, config, out);
+        self.store.create(loglet, config, out);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl LogServer {
     }
 
     fn state_of(&self, loglet: LogletId) -> ServerState {
-        self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |copy| copy.state())
+        self.store.loglets.get(&loglet).map_or(ServerState::NOTHING, |copy| copy.state())
     }
 
     fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
@@ -151,9 +151,9 @@ impl LogServer {
     }
 
     /// Posts the pending report of a copy, if there is one, to the sequencer. It leaves only once the state that it shows is durable.
-    fn post_news(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(copy) = self.kept.loglets.get_mut(&loglet) else { return };
-        let Some(verdict) = copy.protocol.news.take() else { return };
+    fn post_report(&mut self, loglet: LogletId, out: &mut Effects) {
+        let Some(copy) = self.store.loglets.get_mut(&loglet) else { return };
+        let Some(verdict) = copy.protocol.to_report.take() else { return };
         let (state, reveals) = match copy.seal {
             Sealing::Staged(lsn) => (copy.staged_state(), lsn),
             _ => (copy.state(), Lsn::NONE),
@@ -162,9 +162,9 @@ impl LogServer {
     }
 
     /// Handles state that has become durable: updates the copy, and answers those who wait for it.
-    fn on_durable_news(&mut self, news: Durable, out: &mut Effects) {
+    fn on_durable_record(&mut self, news: Durable, out: &mut Effects) {
         let (Durable::Entries(loglet) | Durable::Filled(loglet) | Durable::Seal(loglet)) = news;
-        let Some(copy) = self.kept.loglets.get_mut(&loglet) else { return };
+        let Some(copy) = self.store.loglets.get_mut(&loglet) else { return };
         self.touched.insert(loglet);
         match news {
             Durable::Filled(_) => {}
@@ -174,10 +174,10 @@ impl LogServer {
                     let state = ServerState { sealed: false, ..copy.state() };
                     post_standing(copy, loglet, Verdict::Done {}, state, Lsn::NONE, out);
                 }
-                copy.protocol.tell(if sealed { Verdict::Sealed {} } else { Verdict::Done {} });
+                copy.protocol.report(if sealed { Verdict::Sealed {} } else { Verdict::Done {} });
             }
             Durable::Seal(_) => {
-                if copy.local_tail > copy.protocol.told_tail && copy.seal != Sealing::Sealed {
+                if copy.local_tail > copy.protocol.reported_tail && copy.seal != Sealing::Sealed {
                     // These entries were stored before the seal and are part of its tail. Answer them here (native-T4), so that the
                     // outcome of their appends does not become unknown.
                     hit("native.server.stores_finished_by_seal");
@@ -185,7 +185,7 @@ impl LogServer {
                     post_standing(copy, loglet, Verdict::Done {}, state, Lsn::NONE, out);
                 }
                 copy.seal = Sealing::Sealed;
-                copy.protocol.news = Some(Verdict::Sealed {});
+                copy.protocol.to_report = Some(Verdict::Sealed {});
                 self.learn_sealed_tail(loglet, out);
             }
         }
@@ -230,7 +230,7 @@ fn post_standing(
 ) {
     let (round, expects) = (copy.protocol.round, copy.staged_tail);
     if !state.sealed {
-        copy.protocol.told_tail = state.local_tail;
+        copy.protocol.reported_tail = state.local_tail;
     }
     let message = StoredUpTo { loglet, verdict, round, expects, state };
     out.post(copy.protocol.config.sequencer.0, Class::Data, SEQUENCER, message, reveals);
@@ -245,19 +245,19 @@ impl Role for LogServer {
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects) {
         for (lsn, loc) in mine {
-            if let Some(news) = self.kept.on_durable(*lsn, *loc, out) {
-                self.on_durable_news(news, out);
+            if let Some(news) = self.store.on_durable(*lsn, *loc, out) {
+                self.on_durable_record(news, out);
             }
         }
-        self.kept.trim_cache();
+        self.store.trim_cache();
     }
 
     fn deadline(&self) -> Option<Tick> {
-        [self.waits.next_end(), self.next_look, self.kept.sweep_at()].into_iter().flatten().min()
+        [self.waits.next_end(), self.next_look, self.store.sweep_at()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
-        self.kept.sweep(now, out);
+        self.store.sweep(now, out);
         for waiter in self.waits.take_ended(now) {
             self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
         }
@@ -267,11 +267,11 @@ impl Role for LogServer {
     }
 
     fn flush(&mut self, now: Tick, out: &mut Effects) {
-        self.kept.sweep(now, out);
+        self.store.sweep(now, out);
         for loglet in std::mem::take(&mut self.touched) {
-            self.post_news(loglet, out);
+            self.post_report(loglet, out);
             self.wake_waiters(loglet, out);
-            if let Some(copy) = self.kept.loglets.get(&loglet)
+            if let Some(copy) = self.store.loglets.get(&loglet)
                 && copy.lags()
                 && !self.lagging.contains_key(&loglet)
             {
@@ -282,19 +282,19 @@ impl Role for LogServer {
     }
 
     fn on_fetched(&mut self, _now: Tick, tag: u64, got: Result<Vec<Stored>, FetchError>, out: &mut Effects) {
-        if let Some((caller, loglet, first, outcome)) = self.kept.on_fetched(tag, got, out) {
+        if let Some((caller, loglet, first, outcome)) = self.store.on_fetched(tag, got, out) {
             self.answer_read(caller, loglet, first, outcome, out);
         }
     }
 
     fn on_space(&mut self, _now: Tick, space: Space, out: &mut Effects) {
         if space == Space::Closed {
-            self.kept.on_closed();
+            self.store.on_closed();
             for waiter in self.waits.take_all() {
                 self.answer(waiter.caller, waiter.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
             }
         }
-        self.kept.on_room(out);
+        self.store.on_room(out);
     }
 
     fn on_link(&mut self, now: Tick, peer: NodeId, class: Class, up: bool, _out: &mut Effects) {
@@ -304,23 +304,23 @@ impl Role for LogServer {
     }
 
     fn on_compact(&mut self, _now: Tick, segment: u64, _out: &mut Effects) {
-        self.kept.start_moves(segment);
+        self.store.start_moves(segment);
     }
 
     fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
-        self.kept.checkpoint(max_bytes)
+        self.store.checkpoint(max_bytes)
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
-        self.kept.restore(checkpoint)
+        self.store.restore(checkpoint)
     }
 
     fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
-        self.kept.recover(stored).map(|_| ())
+        self.store.recover(stored).map(|_| ())
     }
 
     fn recovered(&mut self) -> Vec<Loc> {
-        let dead = self.kept.recovered();
+        let dead = self.store.recovered();
         self.doubt_everything();
         dead
     }
@@ -333,11 +333,11 @@ impl Role for LogServer {
             "native_disk_reads",
             "native_entry_bytes",
         ];
-        self.kept.measure(names, out);
+        self.store.measure(names, out);
         let mut put = |name, value: f64| out.push(Measure { name, label: None, value });
         put("native_waits", self.waits.len() as f64);
         // Every loglet that lacks entries is in `lagging`. A sum over all loglets would take longer the more there are.
-        let lagging = self.lagging.keys().filter_map(|loglet| self.kept.loglets.get(loglet));
+        let lagging = self.lagging.keys().filter_map(|loglet| self.store.loglets.get(loglet));
         let missing: u64 = lagging.map(|r| r.runs.missing_count(r.known_tail)).sum();
         put("native_missing_entries", missing as f64);
         put("native_fills", self.fills as f64);

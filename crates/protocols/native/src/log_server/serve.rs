@@ -48,7 +48,7 @@ impl LogServer {
 
     /// Answers the waiters whose tail is reached, or all of them once the loglet is sealed (native-T18).
     pub(super) fn wake_waiters(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(copy) = self.kept.loglets.get(&loglet) else { return };
+        let Some(copy) = self.store.loglets.get(&loglet) else { return };
         for waiter in self.waits.take(loglet, |w| reached(copy, w)) {
             self.answer(waiter.caller, loglet, Verdict::Done {}, Lsn::NONE, out);
         }
@@ -57,8 +57,8 @@ impl LogServer {
     pub(super) fn on_read(&mut self, from: Caller, m: Read, out: &mut Effects) {
         let loglet = m.loglet;
         let mut range = m.from..m.to;
-        match self.kept.loglets.get(&loglet) {
-            None if self.kept.is_gone(loglet) => {
+        match self.store.loglets.get(&loglet) {
+            None if self.store.is_gone(loglet) => {
                 return self.no_entries(from, loglet, Verdict::Gone {}, out);
             }
             Some(copy) if m.from < copy.trim => {
@@ -73,7 +73,7 @@ impl LogServer {
             }
             _ => {}
         }
-        let outcome = self.kept.read(from, loglet, range, m.max_bytes as usize, out);
+        let outcome = self.store.read(from, loglet, range, m.max_bytes as usize, out);
         self.answer_read(from, loglet, m.from, outcome, out);
     }
 
@@ -125,7 +125,7 @@ impl LogServer {
         if let Err(verdict) = self.loglet_copy(loglet, &m.config, out) {
             return self.answer(from, loglet, verdict, Lsn::NONE, out);
         }
-        let reveals = self.kept.stage_trim(loglet, m.to, out);
+        let reveals = self.store.stage_trim(loglet, m.to, out);
         self.answer(from, loglet, Verdict::Done {}, reveals, out);
     }
 
@@ -134,7 +134,7 @@ impl LogServer {
         if out.space() == Space::Closed {
             return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
         }
-        let lsn = self.kept.stage_delete(m.loglet, out);
+        let lsn = self.store.stage_delete(m.loglet, out);
         self.lagging.remove(&m.loglet);
         for waiter in self.waits.take(m.loglet, |_| true) {
             self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
@@ -143,14 +143,14 @@ impl LogServer {
     }
 
     pub(super) fn on_status(&mut self, from: Caller, m: Status, out: &mut Effects) {
-        let (loglets, more) = status_page(&self.kept, m.above, LogletCopy::state);
+        let (loglets, more) = status_page(&self.store, m.above, LogletCopy::state);
         out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }
 
     pub(super) fn on_status_of(&mut self, from: Caller, m: StatusOf, out: &mut Effects) {
         let more = m.loglets.len() > STATUS_PAGE;
         let wanted = m.loglets.into_iter().take(STATUS_PAGE);
-        let here = wanted.filter_map(|id| Some((id, self.kept.loglets.get(&id)?)));
+        let here = wanted.filter_map(|id| Some((id, self.store.loglets.get(&id)?)));
         let loglets = here.map(|(id, copy)| status_of(id, copy, copy.state())).collect();
         out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }

@@ -54,17 +54,17 @@ impl LogServer {
                     let message = StoredUpTo { loglet, verdict, round: m.round, expects: end, state };
                     out.post(from.node, Class::Data, SEQUENCER, message, Lsn::NONE);
                 }
-                copy.protocol.tell(Verdict::Sealed {});
+                copy.protocol.report(Verdict::Sealed {});
                 None
             }
             (Sealing::Open, Space::Closed) => {
-                copy.protocol.tell(Verdict::StorageFailed {});
+                copy.protocol.report(Verdict::StorageFailed {});
                 None
             }
             (Sealing::Open, _) => match admit(copy, m.first, m.count) {
                 Admit::From(_) if space == Space::FactsOnly => {
                     hit("native.server.disk_full");
-                    copy.protocol.tell(Verdict::DiskFull {});
+                    copy.protocol.report(Verdict::DiskFull {});
                     None
                 }
                 Admit::From(at) => Some(at),
@@ -73,13 +73,13 @@ impl LogServer {
                     check_same(copy, m.first, &batch);
                     // While the entries are only staged, the answer waits for the sync, after which a report is sent anyway (X1).
                     if lsn <= out.durable() {
-                        copy.protocol.tell(Verdict::Done {});
+                        copy.protocol.report(Verdict::Done {});
                     }
                     None
                 }
                 Admit::OutOfOrder => {
                     hit("native.server.out_of_order");
-                    copy.protocol.tell(Verdict::OutOfOrder {});
+                    copy.protocol.report(Verdict::OutOfOrder {});
                     None
                 }
             },
@@ -89,7 +89,7 @@ impl LogServer {
             invariants::skips_only_committed(copy.staged_tail, copy.known_tail, at);
             let skip = at.since(m.first) as usize;
             let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
-            self.kept.stage_entries(loglet, at, &rest, false, out);
+            self.store.stage_entries(loglet, at, &rest, false, out);
         }
         self.touched.insert(loglet);
         Ok(())
@@ -131,7 +131,7 @@ impl LogServer {
                 Sealing::Open => Verdict::Done {},
                 _ => Verdict::Sealed {},
             };
-            copy.protocol.tell(verdict);
+            copy.protocol.report(verdict);
         }
         if up || m.confirm {
             self.touched.insert(m.loglet);
@@ -170,7 +170,7 @@ impl LogServer {
                     hit("native.server.seal_with_stores_in_flight");
                 }
                 // In the journal, the bit comes after every accepted Store. So once it is durable, they are durable, too.
-                let lsn = self.kept.stage_seal(loglet, out);
+                let lsn = self.store.stage_seal(loglet, out);
                 let copy = self.loglet_copy(loglet, config, out)?;
                 if mutant(mutants::NATIVE_T4) {
                     copy.seal = Sealing::Sealed;
@@ -216,7 +216,7 @@ impl LogServer {
             self.answer(from, loglet, Verdict::Done {}, Lsn::NONE, out);
             return Ok(());
         };
-        let Some(copy) = self.kept.loglets.get(&loglet) else { return Ok(()) };
+        let Some(copy) = self.store.loglets.get(&loglet) else { return Ok(()) };
         let (verdict, reveals) = match admit(copy, m.first, m.count) {
             Admit::From(_) if space == Space::Closed => (Verdict::StorageFailed {}, Lsn::NONE),
             Admit::From(_) if space == Space::FactsOnly => (Verdict::DiskFull {}, Lsn::NONE),
@@ -224,7 +224,7 @@ impl LogServer {
                 hit("native.server.repaired");
                 let skip = at.since(m.first) as usize;
                 let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
-                (Verdict::Done {}, self.kept.stage_entries(loglet, at, &rest, false, out))
+                (Verdict::Done {}, self.store.stage_entries(loglet, at, &rest, false, out))
             }
             Admit::Present(lsn) => {
                 check_same(copy, m.first, &batch);
@@ -240,7 +240,7 @@ impl LogServer {
     pub(super) fn on_fill(&mut self, from: Caller, m: Fill, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let mut reveals = Lsn::NONE;
-        let verdict = match self.kept.loglets.get(&m.loglet) {
+        let verdict = match self.store.loglets.get(&m.loglet) {
             _ if !self.is_own(from.node) => Verdict::WrongIdentity {},
             None => Verdict::Unconfigured {},
             Some(_) if out.space() == Space::Closed => Verdict::StorageFailed {},
@@ -258,7 +258,7 @@ impl LogServer {
                 for r in wanted {
                     hit("native.server.filled");
                     let part = batch.slice(r.start.since(m.first) as usize, r.end.since(m.first) as usize);
-                    reveals = self.kept.stage_entries(m.loglet, r.start, &part, true, out);
+                    reveals = self.store.stage_entries(m.loglet, r.start, &part, true, out);
                 }
                 Verdict::Done {}
             }

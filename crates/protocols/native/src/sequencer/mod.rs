@@ -1,5 +1,5 @@
-//! The sequencer: assigns offsets, sends every entry to every server, and acknowledges, in order, the entries that a majority stored
-//! (native §4).
+//! The sequencer assigns positions: it gives each batch the next offsets of its loglet, sends every entry to every server, and
+//! acknowledges, in order, the entries that a majority stored (native §4).
 //!
 //! Its state is lost with its life. A configuration names that life, so no other life ever assigns the same offsets (native-T6).
 //!

@@ -129,9 +129,9 @@ impl Sequencer {
             let alone = ordering.window.is_empty() && ordering.carried_by().is_none_or(|at| at <= now);
             let server = &mut ordering.servers[i];
             if sent {
-                server.told = ordering.known_tail;
-            } else if alone && server.told < ordering.known_tail {
-                server.told = ordering.known_tail;
+                server.sent_tail = ordering.known_tail;
+            } else if alone && server.sent_tail < ordering.known_tail {
+                server.sent_tail = ordering.known_tail;
                 server.progress_at = now;
                 let (life, known_tail) = (self.env.incarnation(), ordering.known_tail);
                 let message = Advance { loglet, life, known_tail, confirm: false };
@@ -151,21 +151,22 @@ impl Sequencer {
                 continue;
             }
             let unstored = !ordering.window.is_empty() && server.owes(ordering.next);
-            let untold =
+            let unconfirmed =
                 ordering.window.is_empty() && server.confirmed < ordering.known_tail && !server.sealed;
-            let unsent = server.next < ordering.next || (untold && server.told < ordering.known_tail);
+            let unsent =
+                server.next < ordering.next || (unconfirmed && server.sent_tail < ordering.known_tail);
             match self.env.link(server.node, Class::Data) {
-                Link::Up if unstored || untold => by(server.progress_at.after(resend)),
+                Link::Up if unstored || unconfirmed => by(server.progress_at.after(resend)),
                 // Nobody reports that the queue has room again.
                 Link::Full if unsent && !server.sealed => {
                     hit("native.sequencer.queue_full");
                     by(now.after(QUEUE_RETRY));
                 }
-                Link::Full if unstored || untold => by(now.after(resend)),
+                Link::Full if unstored || unconfirmed => by(now.after(resend)),
                 Link::Up | Link::Full | Link::Down => {}
             }
-            if untold
-                && server.told < ordering.known_tail
+            if unconfirmed
+                && server.sent_tail < ordering.known_tail
                 && let Some(at) = ordering.carried_by()
             {
                 by(at);
@@ -211,13 +212,13 @@ impl Sequencer {
                 server.go_back(known_tail);
             } else if idle && server.confirmed < known_tail {
                 // The first message about the known tail may have been lost; this one asks for an answer.
-                hit("native.sequencer.tell_again");
+                hit("native.sequencer.resend_tail");
                 server.progress_at = now;
-                server.told = known_tail;
+                server.sent_tail = known_tail;
                 if !server.configured {
                     // The server may have been away since before it got its first Store. Only a message with the configuration makes a
                     // copy there, and only a copy can learn what it lacks and fetch it.
-                    hit("native.sequencer.tell_config");
+                    hit("native.sequencer.resend_config");
                     let info = Info { loglet, config: ordering.config_bytes.clone() };
                     out.post(server.node, Class::Data, LOG_SERVER, info, NOTHING_STAGED);
                 }
@@ -260,7 +261,7 @@ impl Sequencer {
             server.go_back(known_tail);
             server.configured = false;
             server.useless = false;
-            (server.told, server.confirmed) = (Offset::ZERO, Offset::ZERO);
+            (server.sent_tail, server.confirmed) = (Offset::ZERO, Offset::ZERO);
             server.progress_at = now;
             self.touched.insert(*loglet);
         }

@@ -57,7 +57,7 @@ pub(super) struct Server {
     /// Whether the server has the wrong identity or a closed journal, so that it will not store in its current life.
     pub useless: bool,
     /// The known tail that was last sent to the server, and the one that it has confirmed.
-    pub told: Offset,
+    pub sent_tail: Offset,
     pub confirmed: Offset,
     /// The offset to which the server last made the sequencer go back, and why. None once it has stored something since.
     pub went_back: Option<(Offset, Verdict)>,
@@ -111,7 +111,7 @@ impl SequencedLoglet {
             configured: false,
             full: false,
             useless: false,
-            told: Offset::ZERO,
+            sent_tail: Offset::ZERO,
             confirmed: Offset::ZERO,
             went_back: None,
             progress_at: now,

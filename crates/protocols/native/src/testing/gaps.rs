@@ -56,24 +56,24 @@ struct Disk {
 pub(super) struct Gaps {
     disks: BTreeMap<(LogletId, StorageId), Disk>,
     /// The highest offset below which a message told the node that everything is committed or trimmed.
-    told: BTreeMap<(LogletId, NodeId), u64>,
+    notified: BTreeMap<(LogletId, NodeId), u64>,
 }
 
 impl Gaps {
     /// Notes that a message told a server that everything below `at` is committed or trimmed.
-    pub(super) fn told(&mut self, loglet: LogletId, node: NodeId, at: Offset) {
-        let told = self.told.entry((loglet, node)).or_default();
-        *told = at.0.max(*told);
+    pub(super) fn notified(&mut self, loglet: LogletId, node: NodeId, at: Offset) {
+        let notified = self.notified.entry((loglet, node)).or_default();
+        *notified = at.0.max(*notified);
     }
 
     /// Checks and notes entries that became durable.
     pub(super) fn on_disk(&mut self, who: &Who, head: &Head, verdict: &mut Violations) {
         let (loglet, node, first) = (head.loglet, who.node, head.first.0);
         let end = (first + u64::from(head.count)).min(MAX_OFFSETS);
-        let told = self.told.get(&(loglet, node)).copied().unwrap_or_default();
-        if head.known_tail.0 > told {
+        let notified = self.notified.get(&(loglet, node)).copied().unwrap_or_default();
+        if head.known_tail.0 > notified {
             verdict.fail(format!(
-                "native-N7 known tail from nowhere: loglet {loglet}: node {node} writes down {}, it was told {told} at most",
+                "native-N7 known tail from nowhere: loglet {loglet}: node {node} writes down {}, it was told {notified} at most",
                 head.known_tail
             ));
         }
@@ -93,13 +93,13 @@ impl Gaps {
 
     /// Checks a local tail that a server reports.
     pub(super) fn says(&mut self, who: &Who, loglet: LogletId, tail: Offset, verdict: &mut Violations) {
-        let told = self.told.get(&(loglet, who.node)).copied().unwrap_or_default();
+        let notified = self.notified.get(&(loglet, who.node)).copied().unwrap_or_default();
         let disk = self.disks.entry((loglet, who.storage)).or_default();
         while disk.judged < tail.0.min(MAX_OFFSETS) {
             let at = disk.judged;
-            if at >= told && !disk.has.get(at as usize).copied().unwrap_or_default() {
+            if at >= notified && !disk.has.get(at as usize).copied().unwrap_or_default() {
                 return verdict.fail(format!(
-                    "native-N7 missing and not committed: loglet {loglet}: node {} tells a tail of {tail} and lacks {at}; it was told {told}",
+                    "native-N7 missing and not committed: loglet {loglet}: node {} tells a tail of {tail} and lacks {at}; it was told {notified}",
                     who.node
                 ));
             }
@@ -132,7 +132,7 @@ mod tests {
     fn what_is_committed_may_be_missing() {
         let why = failure_of(|gaps, verdict| {
             gaps.on_disk(&who(), &entry(0, false, 0), verdict);
-            gaps.told(LOGLET, NodeId(1), Offset(6));
+            gaps.notified(LOGLET, NodeId(1), Offset(6));
             gaps.on_disk(&who(), &entry(6, false, 6), verdict);
             gaps.says(&who(), LOGLET, Offset(8), verdict);
             gaps.on_disk(&who(), &entry(2, true, 6), verdict);
@@ -144,19 +144,19 @@ mod tests {
     #[test]
     fn each_kind_of_violation_is_found() {
         let skips = failure_of(|gaps, verdict| {
-            gaps.told(LOGLET, NodeId(1), Offset(3));
+            gaps.notified(LOGLET, NodeId(1), Offset(3));
             gaps.on_disk(&who(), &entry(4, false, 3), verdict);
         });
         assert!(skips.contains("skipped what is not committed"), "{skips}");
         let invents = failure_of(|gaps, verdict| {
-            gaps.told(LOGLET, NodeId(2), Offset(4));
+            gaps.notified(LOGLET, NodeId(2), Offset(4));
             gaps.on_disk(&who(), &entry(4, false, 4), verdict);
         });
         assert!(invents.contains("from nowhere"), "{invents}");
         let lacks = failure_of(|gaps, verdict| {
             gaps.on_disk(&who(), &entry(0, false, 0), verdict);
             // This record came by back-fill, so it is no evidence that 2 and 3 are committed.
-            gaps.told(LOGLET, NodeId(1), Offset(3));
+            gaps.notified(LOGLET, NodeId(1), Offset(3));
             gaps.on_disk(&who(), &entry(4, true, 0), verdict);
             gaps.says(&who(), LOGLET, Offset(6), verdict);
         });

@@ -94,7 +94,7 @@ impl Oracle for NativeOracle {
         self.loglets.entry(loglet).or_default().chained = true;
     }
 
-    fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
+    fn tail_reported(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         let at = at.0;
         if at > ghost.committed {
@@ -140,7 +140,7 @@ impl Oracle for NativeOracle {
                 config.servers.len()
             ));
         }
-        // Open tails are not compared with the stop here, because `told_tail` checks each tail when it is returned (vlog-L4).
+        // Open tails are not compared with the stop here, because `tail_reported` checks each tail when it is returned (vlog-L4).
         let (acked, committed) = (ghost.acked, ghost.committed);
         if stop.0 < acked {
             verdict.fail(format!(
@@ -305,19 +305,19 @@ impl NativeOracle {
             msg::Wait::KIND => parse!(msg::Wait).loglet,
             msg::Trim::KIND => {
                 let m = parse!(msg::Trim);
-                self.gaps.told(m.loglet, key.2, m.to);
+                self.gaps.notified(m.loglet, key.2, m.to);
                 m.loglet
             }
             msg::BackFill::KIND => {
                 let m = parse!(msg::BackFill);
-                self.told(m.loglet, key.2, m.upto, "BackFill", verdict);
+                self.notified(m.loglet, key.2, m.upto, "BackFill", verdict);
                 m.loglet
             }
             msg::Read::KIND => parse!(msg::Read).loglet,
             msg::Repair::KIND => {
                 let m = parse!(msg::Repair);
                 self.learn(m.loglet, &m.config);
-                self.told(m.loglet, key.2, m.known_tail, "Repair", verdict);
+                self.notified(m.loglet, key.2, m.known_tail, "Repair", verdict);
                 m.loglet
             }
             _ => return,
@@ -364,23 +364,23 @@ impl NativeOracle {
             msg::Store::KIND => {
                 let Ok(m) = msg::Store::from_frame(frame.clone()) else { return };
                 self.learn(m.loglet, &m.config);
-                self.told(m.loglet, to, m.known_tail, "Store", verdict);
+                self.notified(m.loglet, to, m.known_tail, "Store", verdict);
             }
             msg::Advance::KIND => {
                 let Ok(m) = msg::Advance::from_frame(frame.clone()) else { return };
-                self.told(m.loglet, to, m.known_tail, "Advance", verdict);
+                self.notified(m.loglet, to, m.known_tail, "Advance", verdict);
             }
             msg::Repair::KIND => {
                 let Ok(m) = msg::Repair::from_frame(frame.clone()) else { return };
-                self.told(m.loglet, to, m.known_tail, "Repair", verdict);
+                self.notified(m.loglet, to, m.known_tail, "Repair", verdict);
             }
             msg::BackFill::KIND => {
                 let Ok(m) = msg::BackFill::from_frame(frame.clone()) else { return };
-                self.told(m.loglet, to, m.upto, "BackFill", verdict);
+                self.notified(m.loglet, to, m.upto, "BackFill", verdict);
             }
             msg::Trim::KIND => {
                 let Ok(m) = msg::Trim::from_frame(frame.clone()) else { return };
-                self.gaps.told(m.loglet, to, m.to);
+                self.gaps.notified(m.loglet, to, m.to);
             }
             msg::StoredUpTo::KIND => {
                 let Ok(m) = msg::StoredUpTo::from_frame(frame.clone()) else { return };
@@ -399,9 +399,16 @@ impl NativeOracle {
     }
 
     /// Checks and notes the known tail in a message to a server.
-    fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Violations) {
+    fn notified(
+        &mut self,
+        loglet: LogletId,
+        server: NodeId,
+        at: Offset,
+        what: &str,
+        verdict: &mut Violations,
+    ) {
         self.known_tail(loglet, at, what, verdict);
-        self.gaps.told(loglet, server, at);
+        self.gaps.notified(loglet, server, at);
     }
 
     /// native-N9: what a message reports as committed is on a majority.

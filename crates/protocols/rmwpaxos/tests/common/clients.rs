@@ -8,7 +8,7 @@ use atoll_core::Env;
 use atoll_rmwpaxos::RmwRegisters;
 use bytes::Bytes;
 
-use super::oracle::{Ask, History, Told};
+use super::oracle::{Ask, History, Returned};
 
 pub type Shared = Arc<Mutex<History>>;
 
@@ -16,7 +16,7 @@ pub type Shared = Arc<Mutex<History>>;
 pub async fn read(registers: RmwRegisters, history: Shared, name: String) -> Option<u64> {
     let op = history.lock().unwrap().call(&name, Ask::Read);
     let result = registers.register(&name).read().await;
-    history.lock().unwrap().returned(op, Told::Read(result.clone()));
+    history.lock().unwrap().returned(op, Returned::Read(result.clone()));
     result.ok().map(|v| v.version.0)
 }
 
@@ -32,7 +32,7 @@ pub async fn write(
     let ask = Ask::Write { expected, value: value.clone(), nonce };
     let op = history.lock().unwrap().call(&name, ask);
     let result = registers.register(&name).write_if(Version(expected), value, Nonce(nonce)).await;
-    history.lock().unwrap().returned(op, Told::Written(result.clone()));
+    history.lock().unwrap().returned(op, Returned::Written(result.clone()));
     result
 }
 

@@ -241,7 +241,7 @@ pub enum Ask {
 
 /// The answer that the client got.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum Returned {
     Read(Result<Versioned, RegisterError>),
     Written(Result<Written, RegisterError>),
 }
@@ -251,7 +251,7 @@ pub struct Op {
     pub register: String,
     pub ask: Ask,
     pub called: u64,
-    pub returned: Option<(u64, Told)>,
+    pub returned: Option<(u64, Returned)>,
 }
 
 /// Every call and return, in real-time order.
@@ -268,15 +268,15 @@ impl History {
         self.ops.len() - 1
     }
 
-    pub fn returned(&mut self, op: usize, told: Told) {
+    pub fn returned(&mut self, op: usize, told: Returned) {
         self.clock += 1;
         self.ops[op].returned = Some((self.clock, told));
     }
 
     pub fn done(&self) -> usize {
         let good = |op: &&Op| match &op.returned {
-            Some((_, Told::Read(r))) => r.is_ok(),
-            Some((_, Told::Written(r))) => r.is_ok(),
+            Some((_, Returned::Read(r))) => r.is_ok(),
+            Some((_, Returned::Written(r))) => r.is_ok(),
             None => false,
         };
         self.ops.iter().filter(good).count()
@@ -335,7 +335,7 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
                 may_have_happened: false,
             });
             match returned {
-                Some((at, Told::Written(Ok(Written::Yes(v))))) => {
+                Some((at, Returned::Written(Ok(Written::Yes(v))))) => {
                     if v.0 != expected + 1 {
                         found.push(format!("{name}: write at {expected} made version {v}"));
                     }
@@ -347,7 +347,7 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
                         found.push(format!("{name}: version {v} was made by {:x} and by {nonce:x}", entry.0));
                     }
                 }
-                Some((at, Told::Written(Ok(Written::Conflict(v))))) => {
+                Some((at, Returned::Written(Ok(Written::Conflict(v))))) => {
                     w.conflict = true;
                     if v.version.0 == *expected {
                         found.push(format!("{name}: conflict at the expected version {expected}"));
@@ -357,7 +357,7 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
                 }
                 Some((
                     _,
-                    Told::Written(Err(
+                    Returned::Written(Err(
                         RegisterError::NotWritten(_)
                         | RegisterError::TooLarge(_)
                         | RegisterError::InvalidName(_),
@@ -365,7 +365,7 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
                 )) => {}
                 _ => w.may_have_happened = true,
             }
-        } else if let Some((at, Told::Read(Ok(v)))) = returned {
+        } else if let Some((at, Returned::Read(Ok(v)))) = returned {
             observe(v, &mut seen, found);
             completed.push((*at, op.called, v.version.0));
         }

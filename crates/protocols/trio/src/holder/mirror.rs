@@ -27,7 +27,7 @@ impl Holder {
         let mut reveals = Lsn::NONE;
         if part.raise_known_tail(m.upto) || !part.settled {
             let end = part.known_tail;
-            reveals = self.kept.stage_known(m.loglet, end, out);
+            reveals = self.store.stage_known(m.loglet, end, out);
         }
         self.fill(m.loglet, out);
         self.answer(from, m.loglet, Verdict::Done {}, reveals, out);
@@ -38,7 +38,7 @@ impl Holder {
         if self.fills >= self.options.max_fills || out.space() != Space::Plenty {
             return;
         }
-        let Some(part) = self.kept.loglets.get_mut(&loglet).filter(|part| !part.protocol.filling) else {
+        let Some(part) = self.store.loglets.get_mut(&loglet).filter(|part| !part.protocol.filling) else {
             return;
         };
         let gaps = part.runs.missing(part.known_tail, GAPS_PER_FILL);
@@ -62,7 +62,7 @@ impl Holder {
     pub(super) fn on_fill(&mut self, from: Caller, m: Fill, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let mut reveals = Lsn::NONE;
-        let verdict = match self.kept.loglets.get(&m.loglet) {
+        let verdict = match self.store.loglets.get(&m.loglet) {
             _ if !self.is_own(from.node) => Verdict::WrongIdentity {},
             None => Verdict::Unconfigured {},
             Some(_) if out.space() == Space::Closed => Verdict::StorageFailed {},
@@ -77,7 +77,8 @@ impl Holder {
                     hit("trio.mirror.filled");
                     invariants::is_below_the_end(&gap, known_tail);
                     let (at, upto) = (gap.start.since(m.first) as usize, gap.end.since(m.first) as usize);
-                    reveals = self.kept.stage_entries(m.loglet, gap.start, &batch.slice(at, upto), true, out);
+                    reveals =
+                        self.store.stage_entries(m.loglet, gap.start, &batch.slice(at, upto), true, out);
                 }
                 Verdict::Done {}
             }
@@ -91,7 +92,7 @@ impl Holder {
             return;
         }
         self.fills = self.fills.saturating_sub(1);
-        if let Some(part) = self.kept.loglets.get_mut(&m.loglet) {
+        if let Some(part) = self.store.loglets.get_mut(&m.loglet) {
             part.protocol.filling = false;
         }
     }

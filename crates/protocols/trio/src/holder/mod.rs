@@ -47,7 +47,7 @@ pub enum Side {
 #[derive(Clone, Debug)]
 pub struct HolderOptions {
     /// Memory, reads and compaction.
-    pub keeper: LogletStoreOptions,
+    pub store: LogletStoreOptions,
     /// Maximum number of requests at this node that wait for a tail. Further ones are answered at once.
     pub max_waits: usize,
     /// Maximum number of bytes on the way to the disk per loglet. Further appends are refused as busy.
@@ -65,7 +65,7 @@ pub struct HolderOptions {
 impl Default for HolderOptions {
     fn default() -> Self {
         HolderOptions {
-            keeper: LogletStoreOptions::default(),
+            store: LogletStoreOptions::default(),
             max_waits: 16 * 1024,
             window_bytes: 64 << 20,
             node_window_bytes: 256 << 20,
@@ -110,7 +110,7 @@ pub struct Holder {
     env: Env,
     storage: StorageId,
     options: HolderOptions,
-    kept: LogletStore<Trio>,
+    store: LogletStore<Trio>,
     /// Budget for the bytes of all loglets on the way to the disk.
     in_flight: Budget,
     waits: Waits,
@@ -127,7 +127,7 @@ impl Holder {
             side,
             env,
             storage,
-            kept: LogletStore::new(options.keeper.clone()),
+            store: LogletStore::new(options.store.clone()),
             in_flight: Budget::new(options.node_window_bytes),
             waits: Waits::new(options.max_waits),
             options,
@@ -138,22 +138,22 @@ impl Holder {
 
     /// Returns the loglet. Creates it if the message carries the configuration and this holder may serve it.
     fn part(&mut self, loglet: LogletId, config: &Bytes, out: &mut Effects) -> Result<&mut Part, Verdict> {
-        if !self.kept.loglets.contains_key(&loglet) {
+        if !self.store.loglets.contains_key(&loglet) {
             self.create(loglet, config, out)?;
         }
-        self.kept.loglets.get_mut(&loglet).map(|part| &mut **part).ok_or(Verdict::Unconfigured {})
+        self.store.loglets.get_mut(&loglet).map(|part| &mut **part).ok_or(Verdict::Unconfigured {})
     }
 
     /// Creates a loglet, unless it was deleted (native-T10), and only on the data directory that its configuration names (native-T8).
     fn create(&mut self, loglet: LogletId, config: &Bytes, out: &mut Effects) -> Result<(), Verdict> {
-        if self.kept.is_gone(loglet) {
+        if self.store.is_gone(loglet) {
             hit("trio.holder.tombstone");
             return Err(Verdict::Gone {});
         }
         if config.is_empty() {
             return Err(Verdict::Unconfigured {});
         }
-        let config = self.kept.config(config).map_err(|_| Verdict::WrongIdentity {})?;
+        let config = self.store.config(config).map_err(|_| Verdict::WrongIdentity {})?;
         let named = match self.side {
             Side::Store => config.1.store,
             Side::Mirror => config.1.mirror,
@@ -165,12 +165,12 @@ impl Holder {
         if out.space() == Space::Closed {
             return Err(Verdict::StorageFailed {});
         }
-        self.kept.create(loglet, config, out);
+        self.store.create(loglet, config, out);
         Ok(())
     }
 
     fn state_of(&self, loglet: LogletId) -> ServerState {
-        self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |part| part.state())
+        self.store.loglets.get(&loglet).map_or(ServerState::NOTHING, |part| part.state())
     }
 
     fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
@@ -205,7 +205,7 @@ impl Holder {
     /// Handles a change that became durable.
     fn on_durable_news(&mut self, news: Durable) {
         let (Durable::Entries(loglet) | Durable::Filled(loglet) | Durable::Seal(loglet)) = news;
-        let Some(part) = self.kept.loglets.get_mut(&loglet) else { return };
+        let Some(part) = self.store.loglets.get_mut(&loglet) else { return };
         if news == Durable::Seal(loglet) {
             part.seal = Sealing::Sealed;
         }
@@ -235,63 +235,63 @@ impl Role for Holder {
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects) {
         for (lsn, loc) in mine {
-            if let Some(news) = self.kept.on_durable(*lsn, *loc, out) {
+            if let Some(news) = self.store.on_durable(*lsn, *loc, out) {
                 self.on_durable_news(news);
             }
         }
-        self.kept.trim_cache();
+        self.store.trim_cache();
     }
 
     fn deadline(&self) -> Option<Tick> {
-        [self.waits.next_end(), self.kept.sweep_at()].into_iter().flatten().min()
+        [self.waits.next_end(), self.store.sweep_at()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
-        self.kept.sweep(now, out);
+        self.store.sweep(now, out);
         for waiter in self.waits.take_ended(now) {
             self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
         }
     }
 
     fn flush(&mut self, now: Tick, out: &mut Effects) {
-        self.kept.sweep(now, out);
+        self.store.sweep(now, out);
         for loglet in std::mem::take(&mut self.touched) {
             self.wake_waiters(loglet, out);
         }
     }
 
     fn on_fetched(&mut self, _now: Tick, tag: u64, got: Result<Vec<Stored>, FetchError>, out: &mut Effects) {
-        if let Some((caller, loglet, first, outcome)) = self.kept.on_fetched(tag, got, out) {
+        if let Some((caller, loglet, first, outcome)) = self.store.on_fetched(tag, got, out) {
             self.answer_read(caller, loglet, first, outcome, out);
         }
     }
 
     fn on_space(&mut self, _now: Tick, space: Space, out: &mut Effects) {
         if space == Space::Closed {
-            self.kept.on_closed();
+            self.store.on_closed();
             for waiter in self.waits.take_all() {
                 self.answer(waiter.caller, waiter.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
             }
         }
-        self.kept.on_room(out);
+        self.store.on_room(out);
     }
 
     fn on_compact(&mut self, _now: Tick, segment: u64, _out: &mut Effects) {
-        self.kept.start_moves(segment);
+        self.store.start_moves(segment);
     }
 
     fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
-        self.kept.checkpoint(max_bytes)
+        self.store.checkpoint(max_bytes)
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
-        self.kept.restore(checkpoint)
+        self.store.restore(checkpoint)
     }
 
     /// Restores the operations that the store remembers, because a retry may arrive after the restart that caused it.
     fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
-        let Some((loglet, first, payload)) = self.kept.recover(stored)? else { return Ok(()) };
-        if let Some(part) = self.kept.loglets.get_mut(&loglet)
+        let Some((loglet, first, payload)) = self.store.recover(stored)? else { return Ok(()) };
+        if let Some(part) = self.store.loglets.get_mut(&loglet)
             && self.side == Side::Store
             && part.seal == Sealing::Open
         {
@@ -305,13 +305,13 @@ impl Role for Holder {
     }
 
     fn recovered(&mut self) -> Vec<Loc> {
-        for part in self.kept.loglets.values_mut() {
+        for part in self.store.loglets.values_mut() {
             part.raise_known_tail(part.local_tail);
             // Trimmed entries may be gone from the disk, so their operations were not recovered.
             if let Some(deduplicator) = &mut part.protocol.deduplicator {
                 deduplicator.forgot(part.trim);
             }
         }
-        self.kept.recovered()
+        self.store.recovered()
     }
 }

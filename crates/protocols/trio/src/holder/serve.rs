@@ -38,15 +38,15 @@ impl Holder {
 
     /// Answers the waiters whose tail is reached, or all of them once the loglet is sealed (native-T18).
     pub(super) fn wake_waiters(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(part) = self.kept.loglets.get(&loglet) else { return };
+        let Some(part) = self.store.loglets.get(&loglet) else { return };
         for waiter in self.waits.take(loglet, |w| reached(part, w)) {
             self.answer(waiter.caller, loglet, Verdict::Done {}, Lsn::NONE, out);
         }
     }
 
     pub(super) fn on_read(&mut self, from: Caller, m: Read, out: &mut Effects) {
-        match self.kept.loglets.get(&m.loglet) {
-            None if self.kept.is_gone(m.loglet) => {
+        match self.store.loglets.get(&m.loglet) {
+            None if self.store.is_gone(m.loglet) => {
                 return self.no_entries(from, m.loglet, Verdict::Gone {}, out);
             }
             Some(part) if m.from < part.trim => {
@@ -54,7 +54,7 @@ impl Holder {
             }
             _ => {}
         }
-        let outcome = self.kept.read(from, m.loglet, m.from..m.to, m.max_bytes as usize, out);
+        let outcome = self.store.read(from, m.loglet, m.from..m.to, m.max_bytes as usize, out);
         self.answer_read(from, m.loglet, m.from, outcome, out);
     }
 
@@ -102,7 +102,7 @@ impl Holder {
             Err(verdict) => verdict,
         };
         let trims = verdict == (Verdict::Done {});
-        let reveals = if trims { self.kept.stage_trim(m.loglet, m.to, out) } else { Lsn::NONE };
+        let reveals = if trims { self.store.stage_trim(m.loglet, m.to, out) } else { Lsn::NONE };
         self.answer(from, m.loglet, verdict, reveals, out);
     }
 
@@ -111,11 +111,11 @@ impl Holder {
         if out.space() == Space::Closed {
             return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
         }
-        if let Some(part) = self.kept.loglets.get_mut(&m.loglet) {
+        if let Some(part) = self.store.loglets.get_mut(&m.loglet) {
             part.protocol.staged.clear();
             self.in_flight.give_back(std::mem::take(&mut part.protocol.staged_bytes));
         }
-        let lsn = self.kept.stage_delete(m.loglet, out);
+        let lsn = self.store.stage_delete(m.loglet, out);
         for waiter in self.waits.take(m.loglet, |_| true) {
             self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
         }
@@ -123,14 +123,14 @@ impl Holder {
     }
 
     pub(super) fn on_status(&mut self, from: Caller, m: Status, out: &mut Effects) {
-        let (loglets, more) = status_page(&self.kept, m.above, Part::state);
+        let (loglets, more) = status_page(&self.store, m.above, Part::state);
         out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }
 
     pub(super) fn on_status_of(&mut self, from: Caller, m: StatusOf, out: &mut Effects) {
         let more = m.loglets.len() > STATUS_PAGE;
         let wanted = m.loglets.into_iter().take(STATUS_PAGE);
-        let here = wanted.filter_map(|id| Some((id, self.kept.loglets.get(&id)?)));
+        let here = wanted.filter_map(|id| Some((id, self.store.loglets.get(&id)?)));
         let loglets = here.map(|(id, part)| status_of(id, part, part.state())).collect();
         out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }

@@ -32,7 +32,7 @@ impl Holder {
     }
 
     fn is_copy(&self, m: &Relay) -> bool {
-        let part = self.kept.loglets.get(&m.loglet);
+        let part = self.store.loglets.get(&m.loglet);
         let deduplicator = part.and_then(|part| part.protocol.deduplicator.as_ref());
         deduplicator.is_some_and(|d| d.may_be_taken(m.sender, m.place))
     }
@@ -46,7 +46,7 @@ impl Holder {
             Err(Verdict::Gone {}) => return now(Ordered::Sealed {}),
             Err(_) => return now(Ordered::StorageFailed {}),
         }
-        let Some(part) = self.kept.loglets.get_mut(&m.loglet) else { return now(Ordered::Unconfigured {}) };
+        let Some(part) = self.store.loglets.get_mut(&m.loglet) else { return now(Ordered::Unconfigured {}) };
         if part.protocol.config.clerk != (from.node, m.life) {
             hit("trio.store.wrong_clerk");
             return now(Ordered::WrongSequencer {});
@@ -83,7 +83,7 @@ impl Holder {
         let refused = |outcome| (outcome, Lsn::NONE);
         let loglet = m.loglet;
         let batch = Batch::parse(m.batch).map_err(|_| refused(Ordered::TooLarge {}))?;
-        let part = self.kept.loglets.get_mut(&loglet).ok_or(refused(Ordered::Unconfigured {}))?;
+        let part = self.store.loglets.get_mut(&loglet).ok_or(refused(Ordered::Unconfigured {}))?;
         let (next, settled) = (part.staged_tail, part.local_tail);
         let deduplicator = part.protocol.deduplicator.as_mut().ok_or(refused(Ordered::Busy {}))?;
         let placed = deduplicator.place(&batch, next, m.not_below.offset());
@@ -95,14 +95,14 @@ impl Holder {
             let upto = run.first.plus(run.count.into());
             match run.new {
                 Some(entries) => {
-                    if let Some(part) = self.kept.loglets.get(&loglet) {
+                    if let Some(part) = self.store.loglets.get(&loglet) {
                         invariants::extends(part.staged_tail, run.first, part.seal != Sealing::Open);
                     }
                     reveals = self.stage(loglet, run.first, &entries, out);
                 }
                 None => {
                     hit("trio.store.duplicate");
-                    let part = self.kept.loglets.get(&loglet);
+                    let part = self.store.loglets.get(&loglet);
                     let staged = part.and_then(|part| part.newest_staged(run.first, upto));
                     reveals = reveals.max(staged.unwrap_or(Lsn::NONE));
                 }
@@ -115,8 +115,8 @@ impl Holder {
     }
 
     fn stage(&mut self, loglet: LogletId, first: Offset, batch: &Batch, out: &mut Effects) -> Lsn {
-        let lsn = self.kept.stage_entries(loglet, first, batch, false, out);
-        if let Some(part) = self.kept.loglets.get_mut(&loglet) {
+        let lsn = self.store.stage_entries(loglet, first, batch, false, out);
+        if let Some(part) = self.store.loglets.get_mut(&loglet) {
             let len = batch.bytes().len();
             part.protocol.staged.push_back((first.plus(batch.len() as u64), len));
             part.protocol.staged_bytes += len;
@@ -137,9 +137,9 @@ impl Holder {
             Sealing::Sealed => return self.answer(from, m.loglet, Verdict::Done {}, Lsn::NONE, out),
             _ if closed => return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out),
             Sealing::Staged(lsn) => lsn,
-            Sealing::Open => self.kept.stage_seal(m.loglet, out),
+            Sealing::Open => self.store.stage_seal(m.loglet, out),
         };
-        if let Some(part) = self.kept.loglets.get(&m.loglet) {
+        if let Some(part) = self.store.loglets.get(&m.loglet) {
             out.reply(from, Answer { verdict: Verdict::Done {}, state: part.staged_state() }, lsn);
         }
     }

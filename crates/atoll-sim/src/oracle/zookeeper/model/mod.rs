@@ -113,7 +113,7 @@ pub struct Change {
 
 /// Whether a command expired a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum SessionEnd {
     /// No session expired.
     Nothing,
     /// This session expired; the value is its state before.
@@ -127,7 +127,7 @@ pub struct Expected {
     /// The bytes of the answer: zxid, error, body.
     pub answer: Vec<u8>,
     /// Whether it expired a session.
-    pub told: Told,
+    pub ended: SessionEnd,
 }
 
 /// See the module documentation.
@@ -237,13 +237,13 @@ impl Model {
         let refused = |err: i32, body: &[u8]| Expected {
             done: false,
             answer: [AnswerHead { zxid: newest, err }.to_vec(), body.to_vec()].concat(),
-            told: Told::Nothing,
+            ended: SessionEnd::Nothing,
         };
         let Ok(command) = Command::read(command) else {
             return refused(ErrorCode::MarshallingError.number(), &[]);
         };
         match self.command(by, time_ms as i64, &command) {
-            Ok((body, told)) => {
+            Ok((body, ended)) => {
                 self.zxid += 1;
                 let mut touched: Vec<String> = self.undo.drain(..).map(|(path, _)| path).collect();
                 touched.sort();
@@ -253,7 +253,7 @@ impl Model {
                     self.was.entry(path).or_default().push((self.zxid, now));
                 }
                 let head = AnswerHead { zxid: self.zxid, err: 0 }.to_vec();
-                Expected { done: true, answer: [head, body].concat(), told }
+                Expected { done: true, answer: [head, body].concat(), ended }
             }
             Err(refusal) => {
                 self.changes.truncate(changes);
@@ -276,8 +276,8 @@ impl Model {
         by: Holder,
         time_ms: i64,
         command: &Command<'_>,
-    ) -> Result<(Vec<u8>, Told), Refusal> {
-        let nothing = |body: Vec<u8>| Ok((body, Told::Nothing));
+    ) -> Result<(Vec<u8>, SessionEnd), Refusal> {
+        let nothing = |body: Vec<u8>| Ok((body, SessionEnd::Nothing));
         match command {
             Command::Write(head, body) => {
                 self.served(head.session, head.moves, by)?;
@@ -317,7 +317,7 @@ impl Model {
                 }
                 let was = self.sessions[&asked.session].clone();
                 self.end(asked.session);
-                Ok((Vec::new(), Told::Expired(asked.session, was)))
+                Ok((Vec::new(), SessionEnd::Expired(asked.session, was)))
             }
             Command::End(asked) => {
                 let was = self.held(asked.session, by)?.clone();
@@ -326,7 +326,10 @@ impl Model {
                 }
                 self.end_a_step(asked.session, asked.at_most as usize);
                 let expired = !asked.closed && was.timeout_ms >= 0;
-                Ok((Vec::new(), if expired { Told::Expired(asked.session, was) } else { Told::Nothing }))
+                Ok((
+                    Vec::new(),
+                    if expired { SessionEnd::Expired(asked.session, was) } else { SessionEnd::Nothing },
+                ))
             }
             Command::TakeOver(asked) => {
                 let from = (asked.node as u32, asked.incarnation);
