@@ -161,7 +161,7 @@ fn at_line(error: Error, line: u64, appended_behind: u64) -> Error {
         };
         if appended_behind > 0 {
             let and = if next.is_empty() { "" } else { ", and " };
-            next.push_str(&format!("{and}{} behind it", grouped(appended_behind)));
+            next.push_str(&format!("{and}{} after it", grouped(appended_behind)));
         }
         if !next.is_empty() && !failure.next.is_empty() {
             next.push_str("; ");
@@ -275,7 +275,7 @@ fn read_line<R: BufRead>(source: &mut R) -> io::Result<Option<Vec<u8>>> {
 fn too_long() -> Error {
     Error::DidNotHappen(Failure::new(
         Reason::TooLarge,
-        format!("the line has more than {MAX_RECORD_BYTES} bytes, which is the most that a record may have"),
+        format!("the line has more than {MAX_RECORD_BYTES} bytes, the maximum of a record"),
         "split it",
     ))
 }
@@ -325,7 +325,7 @@ mod tests {
         };
         assert!(words(1235, 0).0.starts_with("line 1,235: "));
         assert_eq!(words(1235, 0).1, "the lines before it are appended; split it");
-        assert_eq!(words(2, 63).1, "the lines before it are appended, and 63 behind it; split it");
+        assert_eq!(words(2, 63).1, "the lines before it are appended, and 63 after it; split it");
         assert_eq!(words(1, 0).1, "split it");
     }
 }

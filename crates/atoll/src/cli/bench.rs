@@ -50,7 +50,7 @@ struct BenchLogArgs {
     /// Bytes per record
     #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     payload: u32,
-    /// Workers
+    /// Number of workers
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
     /// How long to measure

@@ -23,7 +23,7 @@ enum ChainVerb {
     Show(ShowArgs),
     /// Seal the active segment and start a new one, on other servers, with another sequencer, or with another kind of Loglet
     Extend(SpecArgs),
-    /// Remove segments that lie wholly below the trim point from the chain, and delete their data
+    /// Remove segments that lie entirely below the trim point from the chain, and delete their data
     Truncate,
     /// Rebuild a sealed segment on other servers; its contents and positions stay the same
     Modify(ModifyArgs),

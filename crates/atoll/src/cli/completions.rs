@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// Arguments of `atoll completions`.
 #[derive(Debug, clap::Args)]
 pub struct CompletionsArgs {
-    /// For which shell
+    /// The shell
     shell: clap_complete::Shell,
 }
 

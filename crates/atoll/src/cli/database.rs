@@ -18,7 +18,7 @@ pub struct DatabaseArgs {
 enum DatabaseVerb {
     /// Show how far a node's replica has applied the log, and whether something is wrong with it
     Status,
-    /// Make a node re-read its whole store soon; `status` shows the result
+    /// Make a node check its whole store soon; `status` shows the result
     Scrub,
 }
 

@@ -42,7 +42,7 @@ enum LogVerb {
         #[arg(long)]
         yes: bool,
     },
-    /// Move the trim point to TO: the records below it are lost for good
+    /// Move the trim point to TO; the records below it are lost permanently
     Trim {
         /// The first position to keep
         to: u64,

@@ -36,7 +36,7 @@ enum NodeVerb {
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         id: u32,
     },
-    /// Forget a drained node
+    /// Remove a drained node from the cluster
     Remove {
         /// Its id
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]

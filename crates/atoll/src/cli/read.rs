@@ -22,7 +22,7 @@ pub struct ReadArgs {
     /// Print only the payloads, each with a line end: this reproduces the input of `append --lines`
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Read only from the disk of the node that answers; fail where it lacks a record
+    /// Read only from the disk of the node that answers; fail if it lacks a record
     #[arg(long)]
     local_only: bool,
 }

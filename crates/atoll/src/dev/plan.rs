@@ -115,7 +115,7 @@ pub enum PlanError {
         error: std::io::Error,
     },
     /// Another `atoll dev` is using the folder.
-    #[error("{} is in use by another `atoll dev`; end that one, or give another --data", path.display())]
+    #[error("{} is in use by another `atoll dev`; stop that one, or choose another --data", path.display())]
     InUse {
         /// The folder.
         path: PathBuf,

@@ -76,7 +76,7 @@ fn hint(plan: &Plan, state: &DevState) -> String {
     ];
     if doors.len() >= 3 {
         let pid = plan.nodes.first().and_then(|n| state.pid(n.id)).unwrap_or(0);
-        rows.push([format!("kill -9 {pid}"), "node 1, or any; the log goes on".into()]);
+        rows.push([format!("kill -9 {pid}"), "node 1, or any other; the log continues".into()]);
         rows.push(["atoll chain extend --sequencer 2".into(), "swap the Loglet under the log".into()]);
     }
     lines.extend(aligned(&rows, &[]).into_iter().map(|l| format!("  {l}")));

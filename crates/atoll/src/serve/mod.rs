@@ -43,7 +43,7 @@ pub struct ServeArgs {
     /// Configuration file; see --print-config
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Configuration file of a ZooKeeper server. Lines that Atoll ignores are named on stderr
+    /// Configuration file of a ZooKeeper server. Lines that Atoll ignores are listed on stderr
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub zoo_cfg: Option<PathBuf>,
     /// Data folder. Without any other flag, this runs one node with its own log at the default ports on loopback

@@ -436,7 +436,7 @@ pub const SETTINGS: &[Setting] = &[
         "rank_delay_ms",
         "20",
         "an integer, 1 to 5000",
-        "Nodes that could repair a log wait this long, times their rank, before they start.\nToo small: several nodes do the same work at once (harmless). Too large: if the first in line is dead too, the next\nstarts late.",
+        "Nodes that could extend a log wait this long, times their rank, before they start.\nToo small: several nodes do the same work at once (harmless). Too large: if the first in line is dead too, the next\nstarts late.",
     ),
     with_default(
         "timings",

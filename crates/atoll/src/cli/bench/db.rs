@@ -31,7 +31,7 @@ pub(super) struct BenchDbArgs {
     /// The number of rows in the table
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     rows: u64,
-    /// Write the rows from this number on first
+    /// Before the load, write all rows from this number on
     #[arg(long, value_name = "N")]
     fill_from: Option<u64>,
     /// Random bytes per row
@@ -40,7 +40,7 @@ pub(super) struct BenchDbArgs {
     /// Operations per second, alternately puts and gets. They are due at even intervals, whether earlier ones have been answered or not
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
-    /// Most operations outstanding; others wait, and their latency includes the wait
+    /// Maximum number of operations in flight; others wait, and their latency includes the wait
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
     /// How long to measure
@@ -49,7 +49,7 @@ pub(super) struct BenchDbArgs {
     /// How long to run the load before measuring
     #[arg(long, value_name = "SECONDS", value_parser = super::super::seconds)]
     warmup: Option<Duration>,
-    /// Get from the state of the node that answers, which may not be the newest
+    /// Read the state of the node that answers, which may be stale
     #[arg(long)]
     stale: bool,
 }

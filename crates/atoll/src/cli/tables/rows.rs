@@ -103,7 +103,7 @@ pub(super) struct RangeArgs {
     /// At most N rows
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Read the state of the node that answers, which may not be the newest
+    /// Read the state of the node that answers, which may be stale
     #[arg(long)]
     stale: bool,
 }

@@ -63,7 +63,7 @@ impl<'a, R: BufRead> Source<'a, R> {
         let n = self.from.by_ref().take(room as u64).read_until(b'\n', to)?;
         self.lines += u64::from(n > 0);
         if n == room && to.last() != Some(&b'\n') {
-            return Err(self.broken(format!("it has more than {MAX_LINE_BYTES} bytes, which is the most")));
+            return Err(self.broken(format!("it has more than {MAX_LINE_BYTES} bytes, the maximum")));
         }
         Ok(n > 0)
     }

@@ -33,7 +33,7 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &TxnArgs) -> Res
                 .read_to_string(&mut text)
                 .map_err(|error| CliError::File { what: "standard input".to_owned(), error })?;
             if text.len() as u64 > MAX_BYTES {
-                let words = format!("the transaction has more than {MAX_BYTES} bytes, which is the most");
+                let words = format!("the transaction has more than {MAX_BYTES} bytes, the maximum");
                 return Err(CliError::Usage(words));
             }
             text

@@ -42,10 +42,10 @@ pub struct ImportArgs {
     /// Replace existing nodes that differ; also continues an import that was interrupted
     #[arg(long)]
     overwrite: bool,
-    /// Do not compare afterwards
+    /// Skip the comparison afterwards
     #[arg(long)]
     no_compare: bool,
-    /// Compare, and write nothing
+    /// Only compare; write nothing
     #[arg(long, conflicts_with_all = ["overwrite", "no_compare"])]
     compare_only: bool,
 }
@@ -118,7 +118,7 @@ pub async fn run(common: &Common, args: &ImportArgs) -> Result<(), CliError> {
         report.compared_s = Some(report.seconds());
     }
     tokio::join!(source.close(), target.close());
-    report.tell(common, &args.from.join(","), &to.join(","))
+    report.print(common, &args.from.join(","), &to.join(","))
 }
 
 /// Returns how many nodes there are to read, if the server can report it. Fails if there are none.

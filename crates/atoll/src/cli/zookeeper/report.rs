@@ -139,7 +139,7 @@ impl Report {
     }
 
     /// Prints the whole report. Fails if the two sides differ.
-    pub fn tell(&self, common: &Common, from: &str, to: &str) -> Result<(), CliError> {
+    pub fn print(&self, common: &Common, from: &str, to: &str) -> Result<(), CliError> {
         self.bar.finish_and_clear();
         match self.imported_s {
             Some(_) => common.print_done(&self.to_json(from, to), || self.to_text())?,
