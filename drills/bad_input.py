@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bad input: every mistake gets a clear error, the rest of the cluster goes on, and no acknowledged record is lost.
+"""Bad input: every mistake gets a clear error, the rest of the cluster continues, and no acknowledged record is lost.
 
 The drill sends garbage, oversized frames and frames of the wrong version to every port, and tries a configuration with each setting wrong.
 It flips a bit in the journal, leaves a torn tail, and fills a disk and frees it again. It starts two nodes with one id, a node with another
@@ -94,7 +94,7 @@ def on_every_port(drill):
                         with contextlib.suppress(OSError):
                             held.append(socket.create_connection((host, int(port)), timeout=2))
         reached = load.acknowledged()
-        poll("appends go on", 10, lambda: load._alive() and load.acknowledged() > reached)
+        poll("appends continue", 10, lambda: load._alive() and load.acknowledged() > reached)
         for connection in held:
             connection.close()
         cluster.atoll("log", "append", "--log", "x" * 201, "no", check=False)
@@ -151,7 +151,7 @@ def end_of_data(path):
 
 
 def journal(drill):
-    """A torn tail is cut, a flipped bit refused, and the cluster goes on without that node."""
+    """A torn tail is cut, a flipped bit refused, and the cluster continues without that node."""
     said = []
     with Cluster(drill.binary, drill.folder / "journal", "--nodes", 3, "--no-restart") as cluster:
         cluster.atoll("log", "create", "--log", LOG)
@@ -223,7 +223,7 @@ def wrong_identity(drill):
         file.write_text(text.replace('data = "data"', f'data = "{drill.folder / "twin"}"'))
         said.append(refused(drill, "a second node 2", ["two nodes have one id", "an id of its own"], "--config", file))
         reached = load.acknowledged()
-        poll("appends go on", 10, lambda: load._alive() and load.acknowledged() > reached)
+        poll("appends continue", 10, lambda: load._alive() and load.acknowledged() > reached)
         load.finish()
         verify(cluster, [load], LOG)
         one, two = cluster.node(1), cluster.node(2)
@@ -256,7 +256,7 @@ def full_disk(drill):
             pid = cluster.node(1).pid
             tail = cluster.json("log", "check-tail", "--log", LOG)["tail"]
             need(0 < tail < count, f"the tail is {tail} after the disk was full")
-            # Reading goes on, and a trim makes room.
+            # Reading continues, and a trim makes room.
             out = cluster.atoll("log", "read", "--raw", "--log", LOG, timeout=300).stdout
             with open(lines, "rb") as file:
                 need(out == file.read(len(out)) and len(out) == tail * 10_000, "what was acknowledged is not all there")

@@ -53,9 +53,9 @@ class Healthy(threading.Thread):
             self.trouble = repr(error)
 
     def check(self, words):
-        """It goes on."""
+        """It continues."""
         reached = self.writes
-        poll(f"{words}: the healthy client goes on", 20, lambda: self.trouble or self.writes > reached + 3)
+        poll(f"{words}: the healthy client continues", 20, lambda: self.trouble or self.writes > reached + 3)
         need(not self.trouble, f"{words}: the healthy client: {self.trouble}")
 
 
@@ -130,7 +130,7 @@ def frames(bench):
         wire.send(body)
         bench.closed(wire.socket, f"a request of {len(body)} bytes")
         count += 1
-    # Every operation with bodies that are none: an error, or the end, and the node goes on.
+    # Every operation with bodies that are none: an error, or the end, and the node continues.
     rounds = bench.drill.args.rounds
     wire = bench.wire()
     for op in [*range(-12, 30), *range(99, 112), 1_000_000]:
@@ -210,7 +210,7 @@ def before_a_session(bench):
         _, error, _ = victim.call(jute.EXISTS, jute.watched(path))
         need((error == 0) == (path == "/healthy"), f"{path}: error {error}")
     victim.close()
-    return "15 first messages; the session that was tried goes on"
+    return "15 first messages; the session that was tried continues"
 
 
 def flood(bench):

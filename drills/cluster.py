@@ -34,7 +34,7 @@ LOGLETS = ("native", "local")
 
 
 class Failed(Exception):
-    """What the drill shows does not hold, or the drill itself could not go on."""
+    """What the drill shows does not hold, or the drill itself could not continue."""
 
 
 class NotRun(Exception):
@@ -259,7 +259,7 @@ class Cluster:
         return json.loads(out.splitlines()[-1]) if out.count(b"\n{") else json.loads(out)
 
     def spawn(self, *args, connect=None, **kwargs):
-        """Starts a verb and goes on."""
+        """Starts a verb and continues."""
         env = dict(os.environ, ATOLL_CONNECT=connect or self.connect())
         process = subprocess.Popen([str(self.binary), *[str(a) for a in args]], env=env, **kwargs)
         atexit.register(end, process)
@@ -306,7 +306,7 @@ class Cluster:
         return poll(f"{log} has a sequencer that runs", within, ask, every=0.05)
 
     def wait_moved(self, log, loss, within=30):
-        """Waits until the log goes on in another segment than the one whose sequencer was lost: that it was the right node shows here."""
+        """Waits until the log continues in another segment than the one whose sequencer was lost: that it was the right node shows here."""
         def ask():
             with contextlib.suppress(Failed):
                 return self.active(log)["loglet"] != loss.loglet

@@ -41,7 +41,7 @@ class Writer(threading.Thread):
     def goes_on(self, within=30):
         """Waits for further acknowledgements."""
         reached = self.acknowledged
-        poll(f"{self.name} goes on (last trouble: {self.broken})", within, lambda: self.acknowledged > reached + 1)
+        poll(f"{self.name} continues (last trouble: {self.broken})", within, lambda: self.acknowledged > reached + 1)
 
     def finish(self):
         """Ends it; how many were acknowledged."""

@@ -290,7 +290,7 @@ class Fault:
         for client, whose in zip(dead, ("its", "others'")):
             self.within(f"gone {whose}", f"{client.path} goes", GONE_WITHIN_S, lambda c=client: is_away(self.door.zookeeper, c.path))
         try:
-            self.within("trimmed", "the trims go on", TRIMMED_WITHIN_S, lambda: self.trims(trimmed, db_tail), every=0.5)
+            self.within("trimmed", "the trims continue", TRIMMED_WITHIN_S, lambda: self.trims(trimmed, db_tail), every=0.5)
         except Failed as words:
             raise Failed(f"{words}: {self.trims_at}, wanted {self.trim_to} and above {db_tail}") from None
         time.sleep(max(0.0, self.began + LEAST_S - time.time()))

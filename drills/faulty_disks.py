@@ -58,7 +58,7 @@ class Disk:
         self.frozen = True
 
     def thaw(self):
-        """It goes on where it was."""
+        """It continues where it was."""
         if self.frozen:
             run("fsfreeze", "--unfreeze", self.place)
             self.frozen = False

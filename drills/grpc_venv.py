@@ -13,7 +13,7 @@ DEFINITIONS = ROOT / "crates/atoll-client/proto"
 
 
 def grpc_or_again():
-    """Goes on if gRPC can be imported; else starts the program anew in an interpreter that has it."""
+    """Continues if gRPC can be imported; else starts the program anew in an interpreter that has it."""
     this_or_again("grpc_tools", f"grpc-{GRPC}", f"grpcio=={GRPC}", f"grpcio-tools=={GRPC}")
 
 

@@ -111,7 +111,7 @@ class Killer:
     def finished(self):
         """Whether the plan is done; fails with the thread's trouble."""
         if self.trouble:
-            raise Failed(f"the killer could not go on: {self.trouble}")
+            raise Failed(f"the killer could not continue: {self.trouble}")
         return not self.thread.is_alive()
 
 

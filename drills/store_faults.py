@@ -172,7 +172,7 @@ class Clients:
                     raise counter.failed
                 return counter.done > before + 1
 
-            poll(f"{counter.path} goes on", 60, more)
+            poll(f"{counter.path} continues", 60, more)
         self.znodes.goes_on(60)
 
     def finish(self):
@@ -203,7 +203,7 @@ def wait_trimmed(cluster, beyond):
 
 
 def whole(cluster, clients):
-    """After a restart: all nodes serve, every client goes on, and the replicas are equal. How many hashes were compared, and how many
+    """After a restart: all nodes serve, every client continues, and the replicas are equal. How many hashes were compared, and how many
     replicas had to have their state from a peer."""
     cluster.wait_up()
     clients.go_on()

@@ -159,7 +159,7 @@ def body(drill):
         fill(client, drill.args.nodes, drill.random)
         client.set_acls("/", [make_digest_acl("joe", "secret", all=True)])
         before = tree(client)
-        # The first session of the drill goes on to the end: its ephemeral is in the snapshot, and stays.
+        # The first session of the drill continues to the end: its ephemeral is in the snapshot, and stays.
         for auth, status in [(None, 401), ("digest joe:wrong", 403), ("digest eve:secret", 403), ("nonsense", 401)]:
             got = ask(first, "snapshot", auth)[0]
             need(got == status, f"a snapshot for {auth}: {got}, expected {status}")

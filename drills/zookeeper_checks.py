@@ -353,7 +353,7 @@ def ephemerals(bench):
 
 
 def reattach(bench):
-    """A session goes on at every node, and its ephemerals with it; the one that it left serves it no more."""
+    """A session continues at every node, and its ephemerals with it; the one that it left serves it no more."""
     path = f"{bench.root}/r"
     hosts = bench.hosts.split(",")
     first = Wire(hosts[0])

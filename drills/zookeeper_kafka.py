@@ -203,7 +203,7 @@ class Kafka:
 
 
 def changes(kafka):
-    """What an operator changes, one after the other, for ever: (words, call)."""
+    """What an operator changes, one after the other, forever: (words, call)."""
     for n in itertools.count(1):
         yield "create topic", lambda n=n: kafka.run("create", f"short-{n}", 3, 3)
         yield "alter topic's config", lambda n=n: kafka.run("config", "topic", TOPIC, "retention.ms", 86_400_000 + n)

@@ -221,5 +221,5 @@ if __name__ == "__main__":
         apache=("", "", "HOST:PORT of a ZooKeeper server, with extended types enabled, instead of one of our own"),
         atoll=("", "", "HOST:PORT of Atoll, instead of a node of our own"),
         steps=(40_000, 5_000, "how many requests"),
-        differences=(0, 0, "go on after so many kinds of differences"),
+        differences=(0, 0, "continue after so many kinds of differences"),
     ).run(body)

@@ -33,7 +33,7 @@ def fetching(command, **kwargs):
 
 
 def this_or_again(module, name, *packages):
-    """Goes on if a module can be imported; else starts the program anew in an interpreter that has these packages."""
+    """Continues if a module can be imported; else starts the program anew in an interpreter that has these packages."""
     if importlib.util.find_spec(module):
         return
     folder = cache() / name

@@ -148,7 +148,7 @@ impl Reader {
             && wanted != reply.first
         {
             let message = format!("position {wanted} was wanted, the server sent {}", reply.first);
-            let next = "do client and server have versions that go together?";
+            let next = "are the versions of client and server compatible?";
             return Err(Error::DidNotHappen(Failure::new(Reason::Damaged, message, next)));
         }
         self.rest.from = Some(reply.first.saturating_add(count));

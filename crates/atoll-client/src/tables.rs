@@ -159,7 +159,7 @@ impl Tables {
     /// Returns the table in an answer. `error` says whether the call that was answered happened.
     fn table(reply: proto::TableReply, error: fn(Failure) -> Error) -> Result<proto::Table, Error> {
         reply.table.ok_or_else(|| {
-            let next = "do client and server have versions that go together?";
+            let next = "are the versions of client and server compatible?";
             error(Failure::new(Reason::Damaged, "the answer has no table", next))
         })
     }

@@ -157,7 +157,7 @@ impl Applications {
         let observer = ObserverSlot::<A::Event>::default();
         let host = Host { app, events: Vec::new(), observer: observer.clone() };
         let before = self.0.insert(A::ID, Box::new(host));
-        assert!(before.is_none(), "{} is taken; {} needs one of its own", A::ID, A::NAME);
+        assert!(before.is_none(), "{} is already in use; {} needs its own", A::ID, A::NAME);
         Slot { observer, _app: PhantomData }
     }
 }

@@ -160,7 +160,7 @@ fn a_poison_command_stops_all_replicas_at_one_position() {
     assert!(halts.iter().all(|halt| *halt == halts[0]), "{halts:?}");
     for node in &world.nodes {
         assert_eq!(node.engine.view().below(), *at, "whole entries, up to the one that is poison");
-        assert!(!items(&node.engine.view()).is_empty(), "reads go on");
+        assert!(!items(&node.engine.view()).is_empty(), "reads continue");
     }
     let end = |mut ticket: atoll_db::Proposed| ticket.try_take().unwrap().unwrap().unwrap_err();
     assert!(!end(poison).did_not_happen());

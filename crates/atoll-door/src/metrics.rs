@@ -93,7 +93,7 @@ fn respond<B>(request: &Request<B>, figures: &dyn Figures) -> Response<Full<Byte
             Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "a figure cannot be written as text\n"),
         },
         (_, "/metrics") => plain(StatusCode::METHOD_NOT_ALLOWED, "GET only\n"),
-        _ => plain(StatusCode::NOT_FOUND, "only /metrics is here\n"),
+        _ => plain(StatusCode::NOT_FOUND, "only /metrics is served here\n"),
     }
 }
 

@@ -38,7 +38,7 @@ pub fn run(input: &[u8]) {
     runtime.block_on(async {
         converse(&door, &sent).await;
         assert_eq!(engine.halted(), None, "a command stops all replicas");
-        assert!(converse(&door, b"ruok").await.ends_with(b"imok"), "the door does not go on");
+        assert!(converse(&door, b"ruok").await.ends_with(b"imok"), "the door does not continue");
     });
     // The engine and the door refer to each other. Break the cycle, so that a run leaks nothing.
     engine.observe(Arc::new(Nobody));

@@ -349,5 +349,5 @@ fn a_damaged_entry_stalls_nobody_behind_it() {
     let env = c.env(1);
     let answer = c.run(1, async move { env.within(Duration::from_secs(60), ticket).await });
     assert!(matches!(answer, Ok(Ok(Err(LogAppendError::Damaged { .. }) | Ok(_)))), "{answer:?}");
-    assert!(append(&mut c, &log, 2).is_some(), "what was never sent to the damaged segment goes on");
+    assert!(append(&mut c, &log, 2).is_some(), "what was never sent to the damaged segment continues");
 }

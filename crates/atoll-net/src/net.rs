@@ -279,7 +279,12 @@ impl Shared {
             if let Some(times) = self.log_dropped.pass() {
                 tracing::warn!(%to, ?class, times, "requests not sent: the peer's limit of requests in flight is reached");
             }
-            return self.refuse_here(to, class, exchange, "as many requests as the peer takes are in flight");
+            return self.refuse_here(
+                to,
+                class,
+                exchange,
+                "the peer's limit of requests in flight is reached",
+            );
         }
         if conn.push(Wire::Envelope(envelope)).is_err() {
             if counted {
@@ -358,7 +363,7 @@ impl Shared {
                 );
                 return Err(Refusal { code: RefusalCode::Duplicate, reason });
             }
-            other.close("a new life of the peer has come");
+            other.close("the peer has restarted");
         }
         Ok(())
     }
@@ -376,7 +381,7 @@ impl Shared {
         }
         if hello.node == o.node {
             if hello.identity.incarnation == o.incarnation {
-                let reason = format!("the address of a peer leads back to node {}", o.node);
+                let reason = format!("the address of a peer is that of node {} itself", o.node);
                 return refuse(RefusalCode::WrongNode, reason);
             }
             let reason = format!("node {} is this node, at {}; two nodes have one id", o.node, self.local);

@@ -382,7 +382,7 @@ fn why(why: Unavailability) -> (Reason, &'static str) {
             (Reason::DiskFull, "trim the log or free disk space; then the log continues by itself")
         }
         Unavailability::StorageFailed => {
-            (Reason::StorageFailed, "see the log of the node; it serves no more until it is restarted")
+            (Reason::StorageFailed, "see the log of the node; it serves nothing until it is restarted")
         }
         Unavailability::TooLarge => (Reason::TooLarge, "send less at once"),
         Unavailability::Stopping => (Reason::Stopping, "use another node"),
@@ -392,15 +392,15 @@ fn why(why: Unavailability) -> (Reason, &'static str) {
 fn log_refusal(error: &LogError) -> Refusal {
     let (reason, next) = match error {
         LogError::NoSuchLog => {
-            (Reason::NoSuchLog, "`atoll log list` shows which there are; the first append creates one")
+            (Reason::NoSuchLog, "`atoll log list` shows the existing logs; the first append creates one")
         }
         LogError::Unavailable(trouble) => why(*trouble),
         LogError::Chain(_) | LogError::Open(_) => {
             (Reason::Refused, "was it written by a newer version of this program?")
         }
         LogError::BeyondTail(_) => (Reason::BeyondTail, "read up to the tail, or follow the log"),
-        LogError::Ended(_) => (Reason::Refused, "it takes no more appends; use another log"),
-        LogError::Deleted => (Reason::LogDeleted, "`atoll log create` makes an empty one of this name"),
+        LogError::Ended(_) => (Reason::Refused, "it accepts no more appends; use another log"),
+        LogError::Deleted => (Reason::LogDeleted, "`atoll log create` creates an empty log with this name"),
         LogError::Outdated(_) => (Reason::Unavailable, "send it again with a newer tail"),
     };
     Refusal::no(reason, error.to_string(), next)
@@ -455,7 +455,7 @@ fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
         LogReadError::Damaged(_) => Refusal::no(
             Reason::Damaged,
             error.to_string(),
-            "bring back a node that has a copy, or restore the damaged file",
+            "bring back a node that has a copy, or put back an intact copy of the file",
         ),
         // The client asked to read only this node's disk, so no other node can help, and a retry is useless.
         LogReadError::Log(LogError::Unavailable(_)) if local_only => Refusal::no(
@@ -486,7 +486,7 @@ fn reconfig_refusal(error: &ReconfigError) -> Refusal {
             match step {
                 Step::ReadChain => Refusal::no(reason, words, next),
                 Step::Seal | Step::CheckTail | Step::Install => {
-                    Refusal::unknown(reason, words, "`atoll chain show` tells what became of it")
+                    Refusal::unknown(reason, words, "`atoll chain show` shows the result")
                 }
             }
         }

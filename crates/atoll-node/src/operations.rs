@@ -63,7 +63,7 @@ fn interrupted(gone: Abandoned) -> Refusal {
     Refusal::unknown(
         Reason::Abandoned,
         gone.to_string(),
-        "look with `atoll status`; the request may be repeated",
+        "check with `atoll status`; the request may be repeated",
     )
 }
 

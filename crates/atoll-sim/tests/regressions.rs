@@ -122,7 +122,7 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
     (
         "database-stores",
         70460,
-        "a store went on failing while the database was judged: its replica was taken for one that is halted for good",
+        "a store kept failing while the database was judged: its replica was taken for one that is halted for good",
     ),
     (
         "database-stores",

@@ -230,7 +230,7 @@ fn a_failed_write_or_sync_closes_for_good() {
         assert_eq!(journal.write_checkpoint(&Checkpoint { covers, states: Vec::new() }), closed);
         assert!(journal.next_job().is_none() && !journal.wants_checkpoint());
         assert_eq!(journal.space(), Space::Closed);
-        assert_eq!(journal.reader().read(&[places[0].1]).unwrap().len(), 1, "reads go on");
+        assert_eq!(journal.reader().read(&[places[0].1]).unwrap().len(), 1, "reads continue");
     }
 }
 

@@ -102,7 +102,7 @@ fn new_values(schema: &Schema, under: Option<&StoredRow>, put: &Values) -> Resul
         put.keys().find(|id| schema.is_key(**id) || !schema.columns.iter().any(|c| c.id == **id))
     {
         let words = match schema.is_key(*id) {
-            true => "a column of the primary key stands among the other values",
+            true => "a column of the primary key is among the other values",
             false => "a column was dropped meanwhile",
         };
         return Err(Rejection::new(RejectKind::Invalid, format!("table {:?}: {words}", schema.name)));

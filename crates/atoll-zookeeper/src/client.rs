@@ -173,7 +173,7 @@ impl Client {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no server was named").into());
         };
         self.next += 1;
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("{server} takes no connection"));
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("{server} accepts no connection"));
         let stream = timeout(CONNECT_WITHIN, TcpStream::connect(&server)).await.map_err(late)??;
         stream.set_nodelay(true)?;
         let mut link = Link { stream: BufReader::with_capacity(64 * 1024, stream), server, xid: 0 };

@@ -59,7 +59,7 @@ fn put_mutant_in() {
     let mut all = atoll_node::mutants::of_all_layers().into_iter().chain(atoll_doors::mutants());
     let found = all.find(|m| name.to_str() == Some(m.name()));
     let Some(found) = found else {
-        eprintln!("ATOLL_MUTANT: there is no mutant {name:?}");
+        eprintln!("ATOLL_MUTANT: no mutant is called {name:?}");
         std::process::exit(2);
     };
     eprintln!("this program has a known bug in it: {found:?}");

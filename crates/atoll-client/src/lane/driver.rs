@@ -192,7 +192,7 @@ fn take(shared: &Shared, reply: AppendStreamReply, now: Instant) -> Option<End> 
                 Settlement::GoElsewhere(failure) => return Some(End::Failed(Outcome::Unknown, failure)),
                 Settlement::Nonsense(what) => {
                     let message = format!("the node broke the protocol: {what}");
-                    let next = "do client and server have versions that go together?";
+                    let next = "are the versions of client and server compatible?";
                     return Some(End::Failed(
                         Outcome::Unknown,
                         Failure::new(Reason::Unavailable, message, next),

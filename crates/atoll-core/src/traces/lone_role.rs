@@ -138,7 +138,7 @@ impl LoneRole {
                     "plenty" => Space::Plenty,
                     "facts-only" => Space::FactsOnly,
                     "closed" => Space::Closed,
-                    other => panic!("{other} is no space"),
+                    other => panic!("{other} is not a space"),
                 };
                 self.role.on_space(self.now, self.out.space, &mut self.out);
             }

@@ -45,7 +45,7 @@ impl fmt::Display for Checked {
             }
             Checked::Refilled => write!(f, "the state came from a peer"),
             Checked::Undecided => write!(f, "a peer has another state, and nobody can tell whose is right"),
-            Checked::Unanswered => write!(f, "NOT COMPARED: no peer could tell its hash in time"),
+            Checked::Unanswered => write!(f, "NOT COMPARED: no peer sent its hash in time"),
         }
     }
 }

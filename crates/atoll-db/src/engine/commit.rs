@@ -204,7 +204,7 @@ fn nothing_owed() -> StoreError {
 }
 
 fn thread_gone() -> StoreError {
-    StoreError::lasting("committed", "its thread is gone; its words are on stderr")
+    StoreError::lasting("committed", "its thread has ended; the reason is on stderr")
 }
 
 impl Aside {

@@ -95,7 +95,7 @@ impl fmt::Display for OutOfService {
             }
             OutOfService::ClockAhead(ahead) => write!(f, "{ahead}"),
             OutOfService::Checking => {
-                write!(f, "it was just started and compares its state with that of a peer")
+                write!(f, "it has just started and is comparing its state with a peer's")
             }
             OutOfService::Withheld => write!(f, "it is wrong and is being refilled by a peer"),
         }
@@ -144,7 +144,7 @@ impl fmt::Display for Finding {
                 f,
                 "the hash of entries below {below} is {mine:032x} at this replica, {theirs:032x} at that of node {peer}"
             ),
-            Finding::Rot(rot) => write!(f, "the store does not have what was written to it: {rot}"),
+            Finding::Rot(rot) => write!(f, "the store does not hold what was written to it: {rot}"),
         }
     }
 }

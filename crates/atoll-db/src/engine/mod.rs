@@ -61,7 +61,7 @@ pub(crate) use self::core::Core;
 
 /// The errors of reads while the replica is withheld or in its start check.
 const WRONG: &str = "this replica is wrong and is being refilled by a peer";
-const CHECKING: &str = "this replica was just started and compares its state with that of a peer";
+const CHECKING: &str = "this replica has just started and is comparing its state with a peer's";
 
 /// A command that was applied on this node: its place in the order of all commands, and its reply.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -223,7 +223,7 @@ impl Open {
 
 /// The error after the second state was lost because the store was reopened.
 fn not_begun() -> StoreError {
-    StoreError::passing("was refilled", "the refill has to begin anew")
+    StoreError::passing("was refilled", "the refill must start again")
 }
 
 impl FjallStore {

@@ -94,7 +94,7 @@ impl ReplicaRole {
             Err(reason) => return refuse(from, reason, out),
         };
         let Some(open) = self.open.get_mut(&snapshot) else {
-            return refuse(from, format!("snapshot {snapshot} is not open any more: begin anew"), out);
+            return refuse(from, format!("snapshot {snapshot} is no longer open; start again"), out);
         };
         open.used = now;
         if self.questions.len() >= MOST_QUESTIONS {
@@ -190,7 +190,7 @@ impl Role for ReplicaRole {
             ChunkReady::KIND if from.node == out.node() => {
                 ChunkReady::from_frame(frame).map(|m| self.on_ready(m, out))
             }
-            _ => return refuse(from, format!("the replica role takes no message of kind {kind}"), out),
+            _ => return refuse(from, format!("the replica role accepts no message of kind {kind}"), out),
         };
         if let Err(error) = decoded {
             refuse(from, error.to_string(), out);

@@ -51,8 +51,8 @@ impl AnswerRoom {
         let Inner { limits, connection, taken } = &*self.0;
         let share = limits.read_bytes.take(connection.address, bytes).ok_or_else(|| {
             let words =
-                "answers that wait to be taken by clients of this node, or of this address, have all of the memory for them";
-            Refusal::no(Reason::Busy, words, "take the answers, or ask again later or for less at once")
+                "unread replies to clients of this node, or to this address, fill the memory reserved for them";
+            Refusal::no(Reason::Busy, words, "read the replies, request less at once, or try again later")
         })?;
         let (gone, is_gone) = oneshot::channel();
         let rate = Duration::from_secs((bytes / LEAST_BYTES_PER_S) as u64);

@@ -48,7 +48,7 @@ pub enum ChangeError {
     },
     /// A newcomer has roles other than those that the operator named.
     #[error(
-        "node {node} was added with the roles {expected}, and its own file says {has}; change `node.roles` there, or add it again with those"
+        "node {node} was added with the roles {expected}, but its own file has {has}; change `node.roles` there, or add it again with those"
     )]
     UnexpectedRoles {
         /// The node.

@@ -159,7 +159,7 @@ impl Role for LevelRole {
                 Err(e) => out.reply(from, Refused { reason: e.to_string() }, Lsn::NONE),
             },
             kind => {
-                let reason = format!("the role of levels takes no message of kind {kind}");
+                let reason = format!("the role of levels accepts no message of kind {kind}");
                 out.reply(from, Refused { reason }, Lsn::NONE);
             }
         }

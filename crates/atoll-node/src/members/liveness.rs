@@ -45,8 +45,8 @@ impl Health {
     pub fn words(self) -> Option<(&'static str, &'static str)> {
         match self {
             Health::Fine => None,
-            Health::Full => Some(("full", "its disk takes no entries; trim logs or give it room")),
-            Health::Hanging => Some(("hanging", "its disk has not synced what it was given for long")),
+            Health::Full => Some(("full", "its disk accepts no entries; trim logs or free disk space")),
+            Health::Hanging => Some(("hanging", "its disk has not finished a sync for a long time")),
             Health::Closed => Some(("failed", "its journal is closed after a failed write or sync")),
         }
     }

@@ -85,7 +85,7 @@ impl Role for MemberRole {
                 Err(e) => out.reply(from, Refused { reason: e.to_string() }, Lsn::NONE),
             },
             kind => {
-                let reason = format!("the member role takes no message of kind {kind}");
+                let reason = format!("the member role accepts no message of kind {kind}");
                 out.reply(from, Refused { reason }, Lsn::NONE);
             }
         }

@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(doubts.weigh(at(1), ME, NodeId(2), 2), [NodeId(2)], "the same again");
         assert_eq!(doubts.weigh(at(5), ME, NodeId(3), 2), [ME]);
         for seconds in (6..60).step_by(5) {
-            assert_eq!(doubts.weigh(at(seconds), ME, NodeId(3), 2), [ME], "for as long as it goes on");
+            assert_eq!(doubts.weigh(at(seconds), ME, NodeId(3), 2), [ME], "for as long as it continues");
         }
         assert_eq!(doubts.weigh(at(71), ME, NodeId(3), 2), [NodeId(3)], "it was over");
     }

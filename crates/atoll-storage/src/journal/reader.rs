@@ -101,7 +101,7 @@ impl JournalReader {
         // A location may be wrong because of a peer's mistake. It must not make this node allocate more than the file holds.
         let there = file.len().map_err(|e| FetchError { reason: e.to_string() })?;
         if start + len as u64 > there {
-            return Err(fail(start, "behind the end of the file"));
+            return Err(fail(start, "beyond the end of the file"));
         }
         let mut bytes = vec![0; len];
         let got = file.read_at(start, &mut bytes).map_err(|e| FetchError { reason: e.to_string() })?;

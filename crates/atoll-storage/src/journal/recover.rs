@@ -199,7 +199,7 @@ impl Walk {
         }
         if loaded.header.floor > self.last && !self.cut {
             match self.suspect {
-                Some(place) => self.missing(place, "synced records are missing behind this place")?,
+                Some(place) => self.missing(place, "synced records are missing after this place")?,
                 None => self.last = loaded.header.floor,
             }
         }
@@ -350,7 +350,7 @@ impl Walk {
     fn finish(&mut self) -> Result<(), JournalError> {
         if !self.cut && self.last < self.evidence {
             match self.suspect {
-                Some(place) => self.missing(place, "synced records are missing behind this place")?,
+                Some(place) => self.missing(place, "synced records are missing after this place")?,
                 // The last segments were recycled.
                 None => self.last = self.evidence,
             }

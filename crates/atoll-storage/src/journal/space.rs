@@ -183,7 +183,7 @@ impl Journal {
     fn shorten(&mut self) -> Option<Shorten> {
         let (&generation, slack) = self.slacks.first_key_value()?;
         let file_bytes = self.closed.get(&generation).map_or(slack.end, |s| s.file_bytes);
-        invariant!(file_bytes > slack.end, "segment {generation} is to be shortened, and is not there");
+        invariant!(file_bytes > slack.end, "segment {generation} should be shortened but is missing");
         self.shortening = Some(generation);
         Some(Shorten { generation, file_bytes, end: slack.end, footer: slack.footer.clone() })
     }

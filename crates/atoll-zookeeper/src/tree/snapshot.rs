@@ -264,7 +264,7 @@ impl Snapshot {
         }
         for (parent, (listed, found)) in &census.children {
             if listed != found {
-                return Err(unfit(parent, "has another number of children than it says"));
+                return Err(unfit(parent, "has a different number of children than it declares"));
             }
         }
         if census.expected != census.pointers {
@@ -274,7 +274,7 @@ impl Snapshot {
         if (nodes, ephemerals, bytes, quotas)
             != (census.nodes, census.ephemerals, census.bytes, census.quotas)
         {
-            return Err(unfit("the counters", "not those of the nodes that are there"));
+            return Err(unfit("the counters", "not those of the nodes that exist"));
         }
         Ok(())
     }
@@ -353,7 +353,7 @@ impl Census {
         if let Data::Apart(length) = node.data {
             let found = self.expect(all, &key::data(&path))?;
             if found.len() != length as usize {
-                return Err("data of another length than it says");
+                return Err("data of a different length than it declares");
             }
         }
         if let Some((parent, _)) = path::split(&path) {

@@ -87,7 +87,7 @@ fn to_text(s: &DatabaseStatusReply) -> String {
         lines.push(format!("the state is fetched from node {from}: {keys} keys, {bytes} bytes so far"));
     }
     if !s.withheld.is_empty() {
-        lines.push(format!("SERVES NOBODY until it has the state of a peer: {}", s.withheld));
+        lines.push(format!("SERVES NOBODY until a peer has refilled it: {}", s.withheld));
     }
     if !s.store_trouble.is_empty() {
         lines.push(format!("tried again until it works: {}", s.store_trouble));

@@ -60,7 +60,7 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
             let created = client.create_log(name, spec.into()).await?;
             common.print_done(&json!({"log": name, "created": created}), || match created {
                 true => format!("created log {name}"),
-                false => format!("log {name} is there already"),
+                false => format!("log {name} already exists"),
             })
         }
         LogVerb::List => {
@@ -101,7 +101,7 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
 fn confirm(name: &str) -> Result<(), CliError> {
     let refused = |why: &str| Err(CliError::Usage(format!("log {name} was not deleted: {why}")));
     if !std::io::stdin().is_terminal() {
-        return refused("give --yes to delete it and its records permanently");
+        return refused("pass --yes to delete it and its records permanently");
     }
     eprint!("Delete log {name} and its records permanently? Type its name: ");
     let mut typed = String::new();

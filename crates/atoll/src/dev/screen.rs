@@ -12,7 +12,7 @@ pub fn starting(plan: &Plan) {
     let what = if plan.found { "starting again" } else { "making a cluster of" };
     let (count, data) = (plan.nodes.len(), plan.data.display());
     let nodes = if count == 1 { "node" } else { "nodes" };
-    println!("{what} {count} {nodes} in {data} (kept when this ends; delete the folder to begin anew)");
+    println!("{what} {count} {nodes} in {data} (kept when this ends; delete the folder to start afresh)");
 }
 
 /// Reports that the cluster does not answer yet.

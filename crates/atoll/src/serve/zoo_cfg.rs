@@ -80,7 +80,7 @@ const BY_HAND: [&str; 15] = [
 /// Settings of ZooKeeper that have no meaning here, with the reason.
 const WITHOUT_MEANING: [(&str, &str); 12] = [
     ("dataLogDir", "there is one folder, below dataDir"),
-    ("initLimit", "a node that comes late fetches the state for as long as it takes"),
+    ("initLimit", "a node that joins late fetches the state, however long that takes"),
     ("syncLimit", "see the table [timings]"),
     ("electionAlg", "there is no election"),
     ("electionPortBindRetry", "there is no election"),
@@ -299,7 +299,7 @@ fn property(line: &str) -> Result<(String, String), &'static str> {
 
 /// Returns the first character, and the text after it.
 fn unescaped(text: &str) -> Result<(char, &str), &'static str> {
-    const BAD: &str = "a backslash has four digits behind its u, or another character";
+    const BAD: &str = "a backslash is followed by u and four digits, or by another character";
     let mut chars = text.chars();
     let first = chars.next().ok_or(BAD)?;
     if first != '\\' {
@@ -415,7 +415,7 @@ fn write_node(file: &Path, over: &Overrules, get: &Get<'_>, members: &[Server], 
         }
         Ok(id) => {
             let (myid, id) = (myid.display(), shown(&id));
-            writer.fault(data.number, format!("{myid} says {id:?}, and there is no line `server.{id}`"));
+            writer.fault(data.number, format!("{myid} says {id:?}, but there is no line `server.{id}`"));
         }
         Err(error) => {
             let myid = myid.display();
@@ -538,7 +538,9 @@ fn write_other(line: &Line, writer: &mut Writer) {
             Some((table, name)) if !ours.contains(char::is_whitespace) => {
                 writer.set(table, name, value.clone(), *number, key);
             }
-            _ => writer.fault(*number, format!("`{}` is no setting; allowed: atoll.TABLE.NAME", shown(key))),
+            _ => {
+                writer.fault(*number, format!("`{}` is not a setting; allowed: atoll.TABLE.NAME", shown(key)))
+            }
         }
         return;
     }

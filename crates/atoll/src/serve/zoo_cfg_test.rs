@@ -119,7 +119,7 @@ fn a_line_that_is_malformed_is_told_with_its_number() {
         ("server.1=here", "`server.1` is \"here\"; allowed: HOST:PORT:PORT"),
         ("server.1=a:1:2:observer", "which is an observer"),
         ("dynamicConfigFile=zoo.cfg.dynamic", "must be in this file"),
-        ("atoll.listen=1", "`atoll.listen` is no setting"),
+        ("atoll.listen=1", "`atoll.listen` is not a setting"),
         ("atoll.node.ident=1", "unknown setting `node.ident`"),
     ] {
         let f = fault_of(&format!("dataDir=d\n\n{line}\n"));

@@ -31,7 +31,7 @@ impl ClusterApi {
 
 fn node_id(id: u32) -> Result<NodeId, Refusal> {
     match id {
-        0 => Err(Refusal::no(Reason::Invalid, "0 is no node", "ids of nodes start at 1")),
+        0 => Err(Refusal::no(Reason::Invalid, "0 is not a node id", "ids of nodes start at 1")),
         id => Ok(NodeId(id)),
     }
 }
@@ -40,7 +40,7 @@ fn level(to: u32) -> Result<Level, Refusal> {
     let next = || format!("levels are 1 to {}; this node reads {}", u16::MAX, LevelRange::OURS);
     match u16::try_from(to) {
         Ok(to) if to > 0 => Ok(Level(to)),
-        _ => Err(Refusal::no(Reason::Invalid, format!("{to} is no feature level"), next())),
+        _ => Err(Refusal::no(Reason::Invalid, format!("{to} is not a feature level"), next())),
     }
 }
 

@@ -167,7 +167,7 @@ pub(crate) fn stream(
     let place = limits
         .reads
         .take(connection.address, 1)
-        .ok_or_else(|| busy("too many reads are under way on this node"))?;
+        .ok_or_else(|| busy("too many reads are in progress on this node"))?;
     let channel = Arc::new(Channel::default());
     let replies = Replies { channel: channel.clone(), last: None, _place: place };
     tokio::spawn(async move {
@@ -198,7 +198,7 @@ fn busy(what: &str) -> Refusal {
 }
 
 fn unread_for(within: Duration) -> Refusal {
-    let words = format!("the client took none of the records that were read for it within {within:?}");
+    let words = format!("the client took none of its records within {within:?}");
     Refusal::no(
         Reason::Busy,
         words,
@@ -260,7 +260,7 @@ impl Reading<'_> {
                 self.limits.room_within,
             );
             let mut share = share.await.ok_or_else(|| {
-                busy("the records that wait for readers on this node, or for those of this address, take all of the memory for them")
+                busy("records that wait for readers on this node, or at this address, fill the memory reserved for them")
             })?;
             let got = log.read(at..end.min(tail), REPLY_BYTES, request.local_only).await?;
             at = got.first.plus(got.entries.len() as u64);

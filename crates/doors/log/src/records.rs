@@ -9,11 +9,11 @@ use atoll_door::backend::{LogRecords, Refusal};
 pub(crate) fn check_records(client: ClientId, records: proto::Records) -> Result<LogRecords, Refusal> {
     let count = records.payloads.len();
     if count == 0 || records.first_seq == 0 {
-        let next = "send one record at least; sequences start at 1";
+        let next = "send at least one record; sequences start at 1";
         return Err(Refusal::no(Reason::Invalid, "no records, or no sequence", next));
     }
     if records.first_seq.checked_add(count as u64).is_none() {
-        return Err(Refusal::no(Reason::Invalid, "the sequences pass 2^64", "take a new client id"));
+        return Err(Refusal::no(Reason::Invalid, "the sequences pass 2^64", "use a new client id"));
     }
     let bytes: usize = records.payloads.iter().map(bytes::Bytes::len).sum();
     if count > MAX_MESSAGE_RECORDS || bytes > MAX_MESSAGE_BYTES {

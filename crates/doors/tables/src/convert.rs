@@ -29,14 +29,14 @@ pub(crate) fn schema_refusal(error: &SchemaError) -> Refusal {
 pub(crate) fn read_refusal(error: &ReadError) -> Refusal {
     match error {
         ReadError::NoSuchTable(_) => {
-            Refusal::no(Reason::NoSuchTable, error.to_string(), "`atoll table list` shows which there are")
+            Refusal::no(Reason::NoSuchTable, error.to_string(), "`atoll table list` shows the tables")
         }
         ReadError::Schema(error) => schema_refusal(error),
         ReadError::Bound { .. } => {
             invalid(error.to_string(), "give values for the first columns of the key or index, or for fewer")
         }
         ReadError::NotReady { .. } => {
-            Refusal::no(Reason::Refused, error.to_string(), "`atoll table show` tells when it is ready")
+            Refusal::no(Reason::Refused, error.to_string(), "`atoll table show` shows when it is ready")
         }
         ReadError::Damaged { .. } => Refusal::no(Reason::Damaged, error.to_string(), "ask another node"),
         ReadError::Store(error) => store_refusal(error),
@@ -52,10 +52,10 @@ pub(crate) fn rejection_refusal(rejection: Rejection) -> Refusal {
     match rejection.kind {
         RejectKind::Invalid => invalid(message, ""),
         RejectKind::NoSuchTable => {
-            Refusal::no(Reason::NoSuchTable, message, "`atoll table list` shows which there are")
+            Refusal::no(Reason::NoSuchTable, message, "`atoll table list` shows the tables")
         }
         RejectKind::TableExists => {
-            Refusal::no(Reason::Refused, message, "take another name, or drop that one")
+            Refusal::no(Reason::Refused, message, "choose another name, or drop that one")
         }
         RejectKind::Conflict => {
             Refusal::no(Reason::Conflict, message, "read the row again, and decide again")

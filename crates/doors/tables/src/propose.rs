@@ -41,7 +41,7 @@ pub(crate) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<R
             Err(busy) => busy,
         };
         if timeout_at(until, engine.room(&busy)).await.is_err() {
-            let text = "too many commands are under way on this node";
+            let text = "too many commands are in progress on this node";
             return Err(Refusal::no(Reason::Busy, text, "try again later"));
         }
     };

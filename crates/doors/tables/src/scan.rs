@@ -77,7 +77,7 @@ async fn queue() -> Option<(mpsc::Sender<Item>, mpsc::OwnedPermit<Item>, mpsc::R
 }
 
 fn too_slow(words: &str) -> Refusal {
-    Refusal::no(Reason::Refused, words, "begin again behind the last row that came, with limits")
+    Refusal::no(Reason::Refused, words, "continue after the last row that you received, with a limit")
 }
 
 async fn run(

@@ -211,7 +211,7 @@ fn ids(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<Vec<(St
         missing("Auth info is missing for the command: Authorization: digest USER:PASSWORD")
     })?;
     let given =
-        given.to_str().map_err(|_| missing("Not authenticated: the header Authorization is no text"))?;
+        given.to_str().map_err(|_| missing("Not authenticated: the header Authorization is not text"))?;
     let (scheme, auth) = given.split_once(' ').unwrap_or((given, ""));
     match scheme {
         "digest" if auth.contains(':') && !auth.contains(' ') => {
@@ -249,7 +249,7 @@ fn enabled(is: bool, what: &str) -> Result<(), Refused> {
 fn turn(limit: &Limit) -> Result<super::Taken, Refused> {
     limit.take(Instant::now()).map_err(|limited| {
         let (error, wait) = match limited {
-            Limited::Busy => ("one is under way".to_owned(), Duration::from_secs(1)),
+            Limited::Busy => ("one is already in progress".to_owned(), Duration::from_secs(1)),
             Limited::After(left) => {
                 let every = limit.every.as_millis();
                 (format!("one in {every} ms; the next in {} ms", left.as_millis()), left)
@@ -324,7 +324,7 @@ async fn read_body(mut body: Incoming) -> Result<Bytes, Refused> {
     loop {
         let more = timeout(MORE_WITHIN, body.frame()).await;
         let more = more.map_err(|_| {
-            refused(StatusCode::REQUEST_TIMEOUT, format!("not restored: nothing came for {MORE_WITHIN:?}"))
+            refused(StatusCode::REQUEST_TIMEOUT, format!("not restored: no data arrived for {MORE_WITHIN:?}"))
         })?;
         let Some(frame) = more else { break };
         let frame = frame.map_err(|e| refused(StatusCode::BAD_REQUEST, format!("not restored: {e}")))?;

@@ -195,7 +195,7 @@ mod tests {
                     let stage = Stage { upload: 7, piece, data: Some(b"x") };
                     assert!(housekeeping::did(&shared, &Command::Stage(stage)).await);
                     tokio::time::sleep(LOOKED_EVERY * 5).await;
-                    assert_eq!(staged(), Some((7, piece + 1)), "it goes on");
+                    assert_eq!(staged(), Some((7, piece + 1)), "it continues");
                 }
                 while staged().is_some() {
                     tokio::time::sleep(LOOKED_EVERY).await;

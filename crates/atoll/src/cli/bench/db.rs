@@ -177,7 +177,7 @@ async fn one(tables: &Tables, args: &BenchDbArgs, is_put: bool, random: u64) -> 
     if got.found.iter().any(|found| found.row.is_some()) {
         return Ok(());
     }
-    let words = format!("row {number} of {} is not there", args.rows);
+    let words = format!("row {number} of {} does not exist", args.rows);
     Err(Error::DidNotHappen(Failure::new(Reason::Invalid, words, "write the rows first, with --fill-from 0")))
 }
 

@@ -31,7 +31,7 @@ pub(super) fn kind_word(column: &TableColumn) -> &'static str {
 fn wrong(column: &TableColumn, got: &str, allowed: &str) -> String {
     let short: String = got.chars().take(60).collect();
     let dots = if short.len() < got.len() { "…" } else { "" };
-    format!("column {:?}: {short:?}{dots} is no {}: {allowed}", column.name, kind_word(column))
+    format!("column {:?}: {short:?}{dots} is not a {}: {allowed}", column.name, kind_word(column))
 }
 
 /// Parses a value from text, as in CSV and on the command line.

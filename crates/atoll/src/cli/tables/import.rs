@@ -56,7 +56,7 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &ImportArgs) -> 
         (Some(format), _) => format,
         (None, Some("csv")) => Format::Csv,
         (None, Some("jsonl" | "ndjson")) => Format::Jsonl,
-        _ => return Err(CliError::Usage("is it CSV or JSON lines? give --format".to_owned())),
+        _ => return Err(CliError::Usage("is it CSV or JSON lines? pass --format".to_owned())),
     };
     let what = if stdin { "standard input".to_owned() } else { args.file.display().to_string() };
     let open = || File::open(&args.file).map_err(|error| CliError::File { what: what.clone(), error });

@@ -170,7 +170,7 @@ pub(super) fn row_json(columns: &[String], row: &TableRow) -> Value {
 /// Runs `atoll table put`.
 pub(super) async fn put(common: &Common, tables: &Tables, args: &PutArgs) -> Result<(), CliError> {
     let object: Map<String, Value> = serde_json::from_str(&args.row)
-        .map_err(|e| CliError::Usage(format!("the row is no JSON object: {e}")))?;
+        .map_err(|e| CliError::Usage(format!("the row is not a JSON object: {e}")))?;
     let table = tables.describe(&args.table).await?;
     let cells = cells(&table, &object).map_err(CliError::Usage)?;
     let put = operation::Put { cells, merge: args.merge, expect: args.expect.expect() };

@@ -41,7 +41,7 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &TxnArgs) -> Res
         text => text.to_owned(),
     };
     let parsed: Vec<Map<String, Value>> = serde_json::from_str(&text)
-        .map_err(|e| CliError::Usage(format!("the transaction is no JSON array of objects: {e}")))?;
+        .map_err(|e| CliError::Usage(format!("the transaction is not a JSON array of objects: {e}")))?;
     let mut known: Vec<Table> = Vec::new();
     let (mut operations, mut names) = (Vec::new(), Vec::new());
     for (n, object) in parsed.iter().enumerate() {

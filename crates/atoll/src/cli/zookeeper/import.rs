@@ -71,7 +71,7 @@ impl Places {
         };
         for (flag, given) in [("--chroot", &places.chroot), ("--under", &places.under)] {
             if !path::is_valid(given) || path::is_within(given, path::SYSTEM) {
-                let words = format!("{flag} {given}: a path like /a/b is wanted, outside of /zookeeper");
+                let words = format!("{flag} {given}: expected a path like /a/b, outside of /zookeeper");
                 return Err(CliError::Usage(words));
             }
         }
@@ -147,15 +147,15 @@ pub fn refused(what: &str, err: i32) -> CliError {
     let (message, next) = match ErrorCode::of(err) {
         Some(ErrorCode::NoAuth) => (
             format!("{what}: not allowed to this client"),
-            "give --auth; Atoll lets only its superuser import (zookeeper.super_digest)",
+            "pass --auth; Atoll lets only its superuser import (zookeeper.super_digest)",
         ),
         Some(ErrorCode::NodeExists) => (
-            format!("{what}: a node came to be there meanwhile, and differs"),
+            format!("{what}: a node was created there in the meantime, and differs"),
             "see who writes there, or run this again with --overwrite",
         ),
         Some(ErrorCode::NoNode) => (
-            format!("{what}: there is no node above"),
-            "make the node above --under first; and let nobody delete here meanwhile",
+            format!("{what}: the parent does not exist"),
+            "create the parent of --under first, and let nobody delete nodes here in the meantime",
         ),
         Some(ErrorCode::Unimplemented) => {
             (format!("{what}: the server does not know imports"), "--to must name nodes of Atoll")
@@ -223,7 +223,7 @@ impl Import<'_> {
                 return Err(refused(&format!("reading {under} here"), failed.err));
             }
         } else if !self.args.overwrite {
-            let told = |_| did_not_happen(Reason::Refused, "Atoll's answer cannot be read", "look at --to");
+            let told = |_| did_not_happen(Reason::Refused, "Atoll's answer cannot be read", "check --to");
             let data = GetDataReply::parse(&replies[0].body).map_err(told)?;
             let children = GetChildren2Reply::parse(&replies[1].body).map_err(told)?;
             let there = children.names.iter().find(|name| **name != "zookeeper");
@@ -234,7 +234,7 @@ impl Import<'_> {
                 None => None,
             };
             if let Some(what) = what {
-                let next = "give --overwrite to replace what differs, or another place with --under";
+                let next = "pass --overwrite to replace what differs, or choose another place with --under";
                 return Err(did_not_happen(Reason::Conflict, format!("{what} is here already"), next));
             }
         }

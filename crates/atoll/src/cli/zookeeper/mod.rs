@@ -54,8 +54,8 @@ fn client_error(error: ClientError, next: &str) -> CliError {
         ClientError::NoAnswer { .. } => {
             CliError::Client(Error::Unknown(Failure::new(Reason::Unavailable, message, next)))
         }
-        ClientError::Auth { .. } => did_not_happen(Reason::Refused, message, "look at --auth SCHEME:SECRET"),
-        ClientError::Foreign { .. } => did_not_happen(Reason::Refused, message, "look at --from and --to"),
+        ClientError::Auth { .. } => did_not_happen(Reason::Refused, message, "check --auth SCHEME:SECRET"),
+        ClientError::Foreign { .. } => did_not_happen(Reason::Refused, message, "check --from and --to"),
     }
 }
 

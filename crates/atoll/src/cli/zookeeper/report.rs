@@ -109,7 +109,7 @@ impl Report {
             }
         };
         let ephemeral =
-            |(path, owner): &(String, i64)| format!("ephemeral of session {owner:#x}, not taken: {path}");
+            |(path, owner): &(String, i64)| format!("ephemeral of session {owner:#x}, not imported: {path}");
         named(&mut self.ephemerals.iter().map(ephemeral), self.ephemerals.len());
         let left_out = |(path, why): &(String, String)| format!("left out, with all below it: {path}: {why}");
         named(&mut self.left_out.iter().map(left_out), self.left_out.len());
@@ -149,7 +149,7 @@ impl Report {
         match (left_out, differing) {
             (0, 0) => Ok(()),
             (0, n) => Err(CliError::Check(format!(
-                "{n} differences: if there were writes meanwhile, stop them and run this again with --overwrite"
+                "{n} differences: if there were writes in the meantime, stop them and run this again with --overwrite"
             ))),
             (n, _) => Err(CliError::Check(format!(
                 "{n} nodes were left out, with what lies below them: mend what is named, and run this again with --overwrite"

@@ -85,7 +85,7 @@ impl Znode {
         };
         let hides = self.acl.iter().any(hidden);
         hides.then(|| {
-            "its list is shown without hashes: give --auth of somebody who may administer it".to_owned()
+            "its list is shown without hashes: pass --auth of somebody who may administer it".to_owned()
         })
     }
 }
@@ -165,7 +165,7 @@ fn found(path: &str, replies: &[Reply]) -> Found {
         return match ErrorCode::of(failed.err) {
             Some(ErrorCode::NoNode) => Found::Gone,
             Some(ErrorCode::NoAuth) => {
-                let why = "it may not be read: give --auth of somebody who may".to_owned();
+                let why = "it cannot be read: pass --auth of somebody who may read it".to_owned();
                 Found::LeftOut { path, why }
             }
             _ => Found::LeftOut { path, why: code_words(failed.err) },
