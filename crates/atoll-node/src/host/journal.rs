@@ -434,7 +434,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A writer whose jobs nobody runs. Whatever can wait is due in an hour.
+    /// A writer whose jobs nobody runs. Whatever can wait is due in an hour, and its disk counts as quick however busy the machine is.
     struct Lone {
         writer: Writer,
         _jobs: (Receiver<PrepareJob>, Receiver<CheckpointJob>),
@@ -454,7 +454,12 @@ mod tests {
             readers: Arc::new(super::super::shared::Readers::new(1)),
         });
         let ((jobs, job), (checkpoints, checkpoint)) = (sync_channel(1), sync_channel(1));
-        let options = HostOptions { remove_pause: HOUR, checkpoint_spread: HOUR, ..HostOptions::default() };
+        let options = HostOptions {
+            remove_pause: HOUR,
+            checkpoint_spread: HOUR,
+            quick_disk: HOUR,
+            ..HostOptions::default()
+        };
         let writer = Writer::new(journal, shared, jobs, checkpoints, &options);
         Lone { writer, _jobs: (job, checkpoint) }
     }
@@ -467,7 +472,11 @@ mod tests {
 
     #[test]
     fn a_small_batch_between_large_ones_is_left_to_the_journal_thread() {
-        let mut lone = lone(&MemDisk::new(), JournalOptions::small(StorageId(1)));
+        // One segment has room for everything that the test writes.
+        let segment_bytes = 4 * 1024 * 1024;
+        let small = JournalOptions::small(StorageId(1));
+        let options = JournalOptions { segment_bytes, first_segment_bytes: segment_bytes, ..small };
+        let mut lone = lone(&MemDisk::new(), options);
         let writer = &mut lone.writer;
         assert!(writer.may_write_here(&facts(1, 1)));
         let mut next = 1;
