@@ -39,7 +39,7 @@ fn open_store(state: &DatabaseState, data: &Path, owner: &Owner) -> Result<Box<d
             bind(&mut store, data, owner)?;
             Box::new(store)
         }
-        DatabaseState::InMemory => Box::new(MemoryStore::new()),
+        DatabaseState::InMemory => Box::new(MemoryStore::volatile()),
     })
 }
 

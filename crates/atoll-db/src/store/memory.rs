@@ -2,7 +2,7 @@
 //! can make it fail, and can make its reads those of a disk.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -14,17 +14,35 @@ use atoll_contract::application::{Direction, KeyRange};
 /// The simulated disk. Shared by the store and its snapshots.
 #[derive(Clone, Debug, Default)]
 struct Disk {
-    /// Whether it fails, and how.
-    failing: Arc<Mutex<Option<Persistence>>>,
+    /// Whether it fails, and how: one of the numbers below. Every read looks here, from several threads, so it is no lock.
+    failing: Arc<AtomicU8>,
     /// Whether some keys are not in memory.
     is_read: Arc<AtomicBool>,
     /// A version, and the keys that were read from it. These are in memory.
     cached: Arc<Mutex<(u64, BTreeSet<Bytes>)>>,
 }
 
+/// Values of `Disk::failing`.
+const WORKS: u8 = 0;
+const FAILS_FOR_NOW: u8 = 1;
+const FAILS_FOR_GOOD: u8 = 2;
+
 impl Disk {
-    fn failing(&self) -> MutexGuard<'_, Option<Persistence>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failing(&self) -> Option<Persistence> {
+        match self.failing.load(Ordering::Relaxed) {
+            WORKS => None,
+            FAILS_FOR_NOW => Some(Persistence::Passing),
+            _ => Some(Persistence::Lasting),
+        }
+    }
+
+    fn fail(&self, how: Option<Persistence>) {
+        let number = match how {
+            None => WORKS,
+            Some(Persistence::Passing) => FAILS_FOR_NOW,
+            Some(Persistence::Lasting) => FAILS_FOR_GOOD,
+        };
+        self.failing.store(number, Ordering::Relaxed);
     }
 
     fn is_read(&self) -> bool {
@@ -46,7 +64,7 @@ impl Disk {
     }
 
     fn check(&self, doing: &'static str) -> Result<(), StoreError> {
-        match *self.failing() {
+        match self.failing() {
             None => Ok(()),
             Some(persistence) => {
                 Err(StoreError { doing, reason: "a test lets it fail".to_owned(), persistence })
@@ -60,8 +78,8 @@ struct Inner {
     map: Arc<VersionedMap>,
     live: Arc<Live>,
     version: u64,
-    /// The state that a crash restores.
-    persisted: Arc<Snapshot>,
+    /// The state that a crash restores. None if a crash loses everything; then no old version is kept for it.
+    persisted: Option<Arc<Snapshot>>,
     /// The second state, while it is filled.
     second: Option<Vec<(Bytes, Bytes)>>,
     disk: Disk,
@@ -80,18 +98,19 @@ struct Snapshot {
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        MemoryStore(Arc::new(Mutex::new(Inner::of(Vec::new(), Disk::default()))))
+        MemoryStore(Arc::new(Mutex::new(Inner::of(Vec::new(), Disk::default(), true))))
     }
 }
 
 impl Inner {
-    fn of(items: Vec<(Bytes, Bytes)>, disk: Disk) -> Self {
+    fn of(items: Vec<(Bytes, Bytes)>, disk: Disk, can_crash: bool) -> Self {
         let live = Arc::new(Live::default());
         let map = Arc::new(VersionedMap::new(live.clone()));
         for (key, value) in items {
             map.put(&key, Some(value), 1);
         }
-        let persisted = Arc::new(Snapshot { map: map.clone(), hold: live.hold(1), disk: disk.clone() });
+        let persisted = can_crash
+            .then(|| Arc::new(Snapshot { map: map.clone(), hold: live.hold(1), disk: disk.clone() }));
         Inner { map, live, version: 1, persisted, second: None, disk }
     }
 
@@ -101,25 +120,32 @@ impl Inner {
 }
 
 impl MemoryStore {
-    /// Returns an empty store.
+    /// Returns an empty store that remembers what was persisted, for a simulated crash.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns an empty store of a real process, with which it ends. To persist it does nothing: a copy for a crash would keep an old
+    /// version of every value that changes, and every key that is deleted.
+    pub fn volatile() -> Self {
+        MemoryStore(Arc::new(Mutex::new(Inner::of(Vec::new(), Disk::default(), false))))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Simulates a crash: everything that was not persisted is lost. Earlier snapshots are unaffected.
+    /// Simulates a crash: everything that was not persisted is lost; in a volatile store, everything. Earlier snapshots are unaffected.
     pub fn crash(&self) {
         let mut inner = self.inner();
-        let items = inner.persisted.read(&KeyRange::all(), Direction::Forward, usize::MAX);
-        *inner = Inner::of(items, inner.disk.clone());
+        let kept = inner.persisted.as_ref();
+        let items = kept.map_or_else(Vec::new, |p| p.read(&KeyRange::all(), Direction::Forward, usize::MAX));
+        *inner = Inner::of(items, inner.disk.clone(), inner.persisted.is_some());
     }
 
     /// Makes every operation of the store and of its snapshots fail from now on without an effect. None makes them work again.
     pub fn fail(&self, how: Option<Persistence>) {
-        *self.inner().disk.failing() = how;
+        self.inner().disk.fail(how);
     }
 
     /// Makes the store behave like one on disk from now on: about half of the keys are not in memory until they are read, and with
@@ -130,7 +156,7 @@ impl MemoryStore {
 
     /// Returns how the store currently fails, if it does.
     pub fn failing(&self) -> Option<Persistence> {
-        *self.inner().disk.failing()
+        self.inner().disk.failing()
     }
 }
 
@@ -156,7 +182,9 @@ impl Store for MemoryStore {
     fn persist(&mut self) -> Result<(), StoreError> {
         let mut inner = self.inner();
         inner.disk.check("was synced")?;
-        inner.persisted = Arc::new(inner.snapshot());
+        if inner.persisted.is_some() {
+            inner.persisted = Some(Arc::new(inner.snapshot()));
+        }
         Ok(())
     }
 
@@ -178,7 +206,7 @@ impl Store for MemoryStore {
         let mut inner = self.inner();
         inner.disk.check("was refilled")?;
         let items = inner.second.take().unwrap_or_default();
-        *inner = Inner::of(items, inner.disk.clone());
+        *inner = Inner::of(items, inner.disk.clone(), inner.persisted.is_some());
         Ok(())
     }
 
@@ -236,5 +264,37 @@ impl Snapshot {
                 Direction::Backward => left.below(&last),
             };
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Writes, persists, overwrites and deletes; returns the memory that the store takes afterwards.
+    fn after_changes(mut store: MemoryStore) -> u64 {
+        let all = |value: Option<&'static [u8]>| {
+            let key = |n: u8| Bytes::from(vec![b'k', n]);
+            (0..100).map(|n| (key(n), value.map(Bytes::from_static))).collect::<Vec<_>>()
+        };
+        store.commit(all(Some(b"first"))).unwrap();
+        store.persist().unwrap();
+        for value in [&b"second"[..], b"third", b"fourth"] {
+            store.commit(all(Some(value))).unwrap();
+        }
+        store.commit(all(None)).unwrap();
+        store.size_bytes()
+    }
+
+    #[test]
+    fn a_volatile_store_keeps_nothing_for_a_crash() {
+        assert_eq!(after_changes(MemoryStore::volatile()), 0);
+        assert!(after_changes(MemoryStore::new()) > 100 * 5, "the other kind can go back");
+        let mut store = MemoryStore::volatile();
+        store.commit(vec![(Bytes::from_static(b"k"), Some(Bytes::from_static(b"v")))]).unwrap();
+        store.persist().unwrap();
+        store.crash();
+        assert_eq!(store.snapshot().get(b"k").unwrap(), None);
     }
 }
