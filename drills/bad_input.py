@@ -221,7 +221,7 @@ def wrong_identity(drill):
         file.write_text(text.replace('data = "data"', f'data = "{original.data}"'))
         said.append(refused(drill, "a data folder in use", [str(original.data)], "--config", file))
         file.write_text(text.replace('data = "data"', f'data = "{drill.folder / "twin"}"'))
-        said.append(refused(drill, "a second node 2", ["two nodes have one id", "an id of its own"], "--config", file))
+        said.append(refused(drill, "a second node 2", ["two nodes have one id", "its own id"], "--config", file))
         reached = load.acknowledged()
         poll("appends continue", 10, lambda: load._alive() and load.acknowledged() > reached)
         load.finish()

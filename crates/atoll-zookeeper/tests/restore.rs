@@ -189,7 +189,7 @@ fn a_snapshot_in_which_something_does_not_fit_is_refused_by_name() {
     use atoll_zookeeper::tree::key::{self, Key};
     let without = |key: Key| move |map: &mut Map| drop(map.keys.remove(&key[..]).unwrap());
     assert!(fault(&without(key::node("/a"))).contains("without its parent"));
-    assert!(fault(&without(key::node("/t"))).contains("/: has another number of children"));
+    assert!(fault(&without(key::node("/t"))).contains("/: has a different number of children"));
     assert!(fault(&without(key::data("/a/b"))).contains("what belongs to the node is missing"));
     assert!(fault(&without(key::ephemeral(session, "/a/e"))).contains("what belongs to the node is missing"));
     assert!(fault(&without(key::session(session))).contains("an ephemeral without its session"));
