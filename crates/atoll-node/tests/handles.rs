@@ -160,7 +160,7 @@ fn clients_create_so_many_logs_and_no_more() {
             assert_eq!(here.check_number(), Ok(()));
             create(&here, name).await;
         }
-        assert!(here.check_number().unwrap_err().to_string().contains("there are 3 logs"));
+        assert!(here.check_number().unwrap_err().to_string().contains("there are already 3 logs"));
         assert_eq!(here.open("b").unwrap().delete().await.unwrap(), Ok(true));
         assert_eq!(here.check_number(), Ok(()), "a deleted log makes room");
     });
