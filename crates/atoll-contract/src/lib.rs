@@ -7,7 +7,7 @@
 //! | `entry.rs` | entries and batches, with their encoding |
 //! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that creates Loglets of one kind |
 //! | `plugin.rs` | the interface through which a protocol joins a node |
-//! | `cluster.rs` | the members of the cluster, as the procedures of a protocol see them |
+//! | `cluster/` | the members of the cluster, as the procedures of a protocol see them, and what one node knows about them |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
 //! | `application/` | the [`Application`] trait: a replicated state machine, its view of the state, and what its engine provides |
 //! | `conformance/` | the suites that every Loglet, register and application must pass, and the driver that runs them |
@@ -28,12 +28,12 @@ pub mod register;
 pub mod testing;
 
 pub use application::Application;
-pub use cluster::{Cluster, Roster, RosterRow};
+pub use cluster::{Cluster, Picture, Roster, RosterRow};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{
-    AppendError, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
-    Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Registry, RoleOfKind, SealedConfig, Tail,
-    Unavailability,
+    AppendError, Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider,
+    LogletSpec, Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Reason, Registry, RoleOfKind,
+    SealedConfig, Tail, Trouble, Unavailability, Urgency,
 };
 pub use position::{LogPos, Offset};
 pub use register::{

@@ -3,6 +3,7 @@
 mod error;
 pub mod offsets;
 mod provider;
+pub mod reason;
 mod spec;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use crate::position::Offset;
 
 pub use error::{AppendError, LogletError, ReadError, Unavailability};
 pub use provider::{Binding, Duties, Duty, Extent, LogletProvider, Progress, Registry, RoleOfKind};
+pub use reason::{Evidence, Reason, Trouble, Urgency};
 pub use spec::{LogletSpec, PlanError};
 
 /// The name of a Loglet. It is globally unique and never reused (virtuallog §1), because the losers of an install have already created

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use atoll_core::{BoxFuture, Incarnation, NodeId, StorageId};
 
-use super::{Loglet, LogletError, LogletId, LogletSpec, PlanError, SealedConfig};
+use super::{Evidence, Loglet, LogletError, LogletId, LogletSpec, PlanError, Reason, SealedConfig, Trouble};
 use crate::position::Offset;
 
 /// What ties a node to a Loglet.
@@ -155,6 +155,25 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Returns whether these nodes suffice to seal. A node that seals without reaching enough of them would stop the log and start no new
     /// segment (vlog-V18).
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool;
+
+    /// Returns why another Loglet should follow this one, which is active, or None if it should stay. A pure function of its arguments: the
+    /// node asks again whenever it learns something. The node asks only while it reaches enough nodes to seal the Loglet
+    /// ([`LogletProvider::can_seal`]), decides when to act on the reason, and then plans the next Loglet from [`Reason::next`].
+    ///
+    /// [`super::reason`] has the rules that many kinds share. A kind may add its own, or use none of them.
+    fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason>;
+
+    /// Returns the node that seems to be the cause of a problem that appenders of this Loglet have again and again. The node then tells the
+    /// other members that it cannot work with that node. None if the problem points to no single node.
+    ///
+    /// By default, if the appends reach no orderer or no quorum, this is the node that orders the appends, provided that there is only one.
+    fn suspect(&self, config: &Bytes, trouble: Trouble) -> Option<NodeId> {
+        let silent = matches!(trouble, Trouble::NoSequencer | Trouble::NoQuorum);
+        let duties = self.duties(config);
+        let mut orderers = duties.sequencers().filter(|_| silent);
+        let (node, _) = orderers.next()?;
+        orderers.next().is_none().then_some(node)
+    }
 
     /// Returns how much of each of these extents a node has, in their order. None if it does not answer.
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>>;

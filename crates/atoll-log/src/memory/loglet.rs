@@ -11,8 +11,9 @@ use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick
 use super::{At, Log};
 use atoll_contract::entry::{Batch, Entry, OpId};
 use atoll_contract::loglet::{
-    AppendError, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
-    Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, RoleOfKind, Tail, Unavailability,
+    AppendError, Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider,
+    LogletSpec, Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Reason, RoleOfKind, Tail,
+    Unavailability,
 };
 use atoll_contract::position::Offset;
 use atoll_core::sync::lock;
@@ -168,6 +169,11 @@ impl LogletProvider for MemoryProvider {
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
         self.duties(config).holders().any(|(node, _)| reached(node))
+    }
+
+    /// Returns None: it is for tests that decide themselves when to reconfigure.
+    fn reason_to_reconfigure(&self, _: &Bytes, _: &Evidence<'_>) -> Option<Reason> {
+        None
     }
 
     fn progress<'a>(&'a self, _node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {

@@ -71,8 +71,9 @@ mod truncate;
 mod window;
 
 pub use append::LogRecord;
+pub use atoll_contract::Trouble;
 pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step, TrimError};
-pub use options::{Options, Trouble, TroubleObserver};
+pub use options::{Options, TroubleObserver};
 pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use read::LogRead;
 pub use reader::Reader;

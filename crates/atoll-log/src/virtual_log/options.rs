@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::chain::MAX_SEGMENTS;
-use atoll_contract::loglet::Unavailability;
+use atoll_contract::Trouble;
 
 /// Settings of one node's handle of a log. They all affect only speed and memory, never safety.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,34 +63,6 @@ impl Default for Options {
             idle_logs: 512,
             max_segments: MAX_SEGMENTS,
             page_items: 32,
-        }
-    }
-}
-
-/// A problem that an appender met. It is evidence for the policy, which decides whether to extend (virtuallog §5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
-    /// The sequencer does not answer.
-    NoSequencer,
-    /// The sequencer is in another life than the configuration names: the segment will never accept an append again.
-    WrongSequencer,
-    /// The sequencer's journal is closed permanently.
-    SequencerFailed,
-    /// Not enough servers answer.
-    NoQuorum,
-    /// A disk is full. This ends without an extend once there is space again.
-    DiskFull,
-}
-
-impl Trouble {
-    pub(super) fn of(why: Unavailability) -> Option<Trouble> {
-        match why {
-            Unavailability::NoSequencer => Some(Trouble::NoSequencer),
-            Unavailability::WrongSequencer => Some(Trouble::WrongSequencer),
-            Unavailability::StorageFailed => Some(Trouble::SequencerFailed),
-            Unavailability::NoQuorum => Some(Trouble::NoQuorum),
-            Unavailability::DiskFull => Some(Trouble::DiskFull),
-            Unavailability::Busy | Unavailability::TooLarge | Unavailability::Stopping => None,
         }
     }
 }

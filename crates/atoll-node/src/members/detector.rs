@@ -18,7 +18,7 @@ use atoll_core::{
     NodeId, Reader, Role, StorageId, Tick,
 };
 
-use super::liveness::{Health, Report};
+use super::{Health, liveness::Report};
 use super::{MAX_HALTED_TOLD, Members};
 use crate::mutants;
 use crate::settings::Timings;

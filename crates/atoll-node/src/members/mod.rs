@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | `mod.rs` | the view: members, liveness, this node's own state; [`Members`] is a [`Directory`] |
 //! | `liveness.rs` | what is known about the life of a peer, and what a node reports about its own |
-//! | `reach.rs` | which members reach each other, as they report |
 //! | `table.rs` | the table of members, as stored in its register |
 //! | `role.rs` | the role that answers who this node is, and keeps the table across restarts |
 //! | `detector.rs` | the role that determines which nodes are up, from heartbeats and broken connections |
@@ -20,7 +19,6 @@ pub mod detector;
 pub mod gossip;
 pub mod levels;
 pub mod liveness;
-pub mod reach;
 pub mod role;
 pub mod roles;
 pub mod table;
@@ -35,12 +33,13 @@ use atoll_core::{Candidate, Directory, Identity, NodeId, Notify, Tick};
 use atoll_db::{Clock, PeerClocks};
 use atoll_door::DATABASE_LOG;
 
-use reach::{Reach, Row};
+use atoll_contract::cluster::reach::{self, Reach, Row};
 use table::MemberTable;
 
 use crate::mutants;
 
-pub use liveness::{Health, Liveness, Report};
+pub use atoll_contract::cluster::Health;
+pub use liveness::{Liveness, Report};
 
 /// The maximum number of halted replicas that a node names in its heartbeats. No reader needs the ones beyond it.
 pub const MAX_HALTED_TOLD: usize = 8;

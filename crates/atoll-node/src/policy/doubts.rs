@@ -12,8 +12,8 @@ use std::time::Duration;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{NodeId, Tick};
 
-use crate::members::reach::is_majority;
 use crate::mutants;
+use atoll_contract::cluster::reach::is_majority;
 
 /// How long a node remembers that it did not work well with another. This is longer than a log takes to move and produce new evidence.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);

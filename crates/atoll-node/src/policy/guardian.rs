@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_contract::{LogPos, LogletId, LogletSpec};
+use atoll_contract::cluster::can_do_without_drained;
+use atoll_contract::{LogPos, LogletId, LogletSpec, Reason};
 use atoll_core::sync::lock;
 use atoll_core::testing::mutant;
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
 
-use super::assess::{Active, Reason, View, can_do_without_drained};
+use super::assess::{Active, View};
 use super::doubts::Doubts;
 use super::pace::Pace;
 use crate::logs::{Known, Logs};
@@ -66,17 +67,6 @@ enum Work {
 
 /// A log, and the work to do on it.
 type Waiting = (String, Work);
-
-/// Returns the reason for which an appender's report is sufficient evidence, if any. It is sufficient only if the sequencer itself
-/// answered.
-fn reason_of(trouble: Option<Trouble>, active: &Active) -> Option<Reason> {
-    let (node, _) = active.duties.sequencers().next()?;
-    match trouble? {
-        Trouble::WrongSequencer => Some(Reason::SequencerRestarted(node)),
-        Trouble::SequencerFailed => Some(Reason::SequencerFailing(node)),
-        Trouble::NoSequencer | Trouble::NoQuorum | Trouble::DiskFull => None,
-    }
-}
 
 /// See the module documentation.
 #[derive(Clone)]
@@ -147,7 +137,7 @@ impl Guardian {
     fn round(&self) -> (u32, Option<Tick>) {
         let me = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
-        view.doubters().for_each(|node| lock(&self.doubts).heard(view.now, node));
+        view.doubters().for_each(|node| lock(&self.doubts).heard(view.cluster.now, node));
         let broken = self.broken();
         let mut todo = Vec::new();
         let mut next = None;
@@ -211,22 +201,20 @@ impl Guardian {
         let Some((loglet, active)) = self.active(&log.chain) else { return Look::Well };
         let mut paces = lock(&self.paces);
         let pace = paces.entry(log.name.clone()).or_default();
-        pace.saw(view.now, loglet);
+        pace.saw(view.cluster.now, loglet);
         self.weigh(pace, view, trouble, &active);
-        let told = || reason_of(trouble, &active).filter(|_| view.can_seal(&active));
-        let found = view.assess(&active).or_else(told);
-        let Some(reason) = found else {
+        let Some(reason) = view.assess(&active, trouble) else {
             pace.well();
             let rests_until = pace.rests_until();
             drop(paces);
             return match broken.may_be_in(&log.chain) && self.rebuilds(view) {
-                true if rests_until > view.now => Look::Later(rests_until),
+                true if rests_until > view.cluster.now => Look::Later(rests_until),
                 true => Look::Now(Work::Rebuild(log.chain.clone())),
                 false => Look::Well,
             };
         };
-        match pace.due(view.now, reason, self.unsettled()) {
-            at if at > view.now => Look::Later(at),
+        match pace.due(view.cluster.now, &reason, self.unsettled()) {
+            at if at > view.cluster.now => Look::Later(at),
             _ => Look::Now(Work::Extend(loglet, reason)),
         }
     }
@@ -241,13 +229,13 @@ impl Guardian {
     /// heartbeats report the distrust, and every node considers which members can work with each other (vlog-V21). The cause may also be
     /// this node itself, see `doubts.rs`.
     fn weigh(&self, pace: &mut Pace, view: &View<'_>, trouble: Option<Trouble>, active: &Active) {
-        let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
-        if let Some((node, _)) = active.duties.sequencers().next().filter(|_| silent)
-            && pace.report(view.now)
+        let (now, me) = (view.cluster.now, view.cluster.me);
+        if let Some(node) = trouble.and_then(|trouble| active.suspect(trouble))
+            && pace.report(now)
         {
             atoll_core::testing::hit("policy.evidence");
-            let whom = lock(&self.doubts).weigh(view.now, view.me.node, node, view.others().count());
-            whom.into_iter().for_each(|node| self.members.distrust(node, view.now.after(DISTRUSTED_FOR)));
+            let whom = lock(&self.doubts).weigh(now, me, node, view.others().count());
+            whom.into_iter().for_each(|node| self.members.distrust(node, now.after(DISTRUSTED_FOR)));
         }
     }
 
@@ -289,8 +277,9 @@ impl Guardian {
 
     /// Returns the logs whose sequencer is on a node, according to the chains that this node knows.
     pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
-        let here =
-            |log: &Known| self.active(&log.chain).is_some_and(|(_, active)| active.duties.is_sequencer(node));
+        let here = |log: &Known| {
+            self.active(&log.chain).is_some_and(|(_, active)| active.duties().is_sequencer(node))
+        };
         self.logs.known().into_iter().filter(here).map(|log| log.name).collect()
     }
 
@@ -305,7 +294,7 @@ impl Guardian {
     async fn extend(&self, log: &Arc<VirtualLog>, from: LogletId, reason: Reason) -> bool {
         let patience = {
             let me = self.members.identity();
-            View::of(&self.members, &me, self.env.now(), &self.timings).patience(reason)
+            View::of(&self.members, &me, self.env.now(), &self.timings).patience(&reason)
         };
         self.env.sleep(patience).await;
         if !matches!(log.refresh().await, Ok(Ok(_))) {
@@ -338,20 +327,20 @@ impl Guardian {
         let me: Identity = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
         // An appender's report about one segment is no evidence about the next one.
-        let told = Some(reason).filter(|_| loglet == seen && view.can_seal(&active));
-        let reason = view.assess(&active).or(told)?;
+        let told = || Some(reason).filter(|_| loglet == seen && view.can_seal(&active));
+        let reason = view.assess(&active, None).or_else(told)?;
         let due = {
             let mut paces = lock(&self.paces);
             let pace = paces.entry(log.name().to_owned()).or_default();
-            pace.saw(view.now, loglet);
-            pace.due(view.now, reason, self.unsettled())
+            pace.saw(view.cluster.now, loglet);
+            pace.due(view.cluster.now, &reason, self.unsettled())
         };
-        (due <= view.now).then(|| (loglet, view.remedy(reason), reason))
+        (due <= view.cluster.now).then(|| (loglet, view.remedy(&reason), reason))
     }
 
     /// Whether this node rebuilds sealed segments. The node that ranks first does; if it dies, another one takes its rank.
     fn rebuilds(&self, view: &View<'_>) -> bool {
-        view.patience(Reason::StorageReplaced(NodeId(u32::MAX))).is_zero()
+        view.turn(None).is_zero()
     }
 
     /// Rebuilds one broken segment of a log, see [`Broken::next`]. Returns whether it did. If not, the next attempt begins behind that
@@ -476,7 +465,7 @@ impl Broken {
             })
         };
         // Lazy, because most segments are on members that stay.
-        let can_leave = || can_do_without_drained(&self.candidates, servers.len());
+        let can_leave = || can_do_without_drained(self.candidates.iter(), servers.len());
         servers.iter().any(|(node, storage)| match table.nodes.get(node) {
             Some(row) => {
                 (row.storage.0 != 0 && row.storage != *storage && self.members.is_alive(*node))

@@ -1,8 +1,9 @@
-//! The policy that decides when a node moves a log to another Loglet by itself (virtuallog §5). The mechanism is `VirtualLog::extend`.
+//! The policy that decides when a node moves a log to another Loglet by itself (virtuallog §5). The mechanism is `VirtualLog::extend`. The
+//! reasons are the protocols' (`LogletProvider::reason_to_reconfigure`); the policy knows none of them.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `assess.rs` | pure functions that determine what is wrong with a segment, and which segment should follow |
+//! | `assess.rs` | what this node knows, as a value, and what it makes of the reasons that the protocols find in it |
 //! | `guardian.rs` | the procedure that checks the logs, waits its turn, and acts |
 //! | `doubts.rs` | whether evidence counts against a sequencer or against this node |
 //! | `pace.rs` | how often one log may be moved |
@@ -16,7 +17,7 @@ pub mod doubts;
 pub mod guardian;
 pub mod pace;
 
-pub use assess::{Reason, View};
+pub use assess::View;
 pub use back_filler::BackFiller;
 pub use collect::Collector;
 pub use guardian::{Deeds, Guardian};

@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use atoll_contract::{LogPos, LogletId};
+use atoll_contract::{LogPos, LogletId, Reason};
 use atoll_core::testing::mutant;
 use atoll_core::{NodeId, Tick};
 
 use crate::mutants;
-
-use super::assess::Reason;
 
 /// Each change of the active segment, by any node, raises the level of the log by one. Each period of this length lowers it by one.
 const CALM: Duration = Duration::from_secs(3);
@@ -98,12 +96,12 @@ impl Pace {
 
     /// Returns when this node may act on a reason. If [`Reason::must_last`] is true, the reason must first exist for `lasts`, because the
     /// views of the members may differ for some heartbeats after each change. An urgent reason ignores the minimum lifetime of a segment.
-    pub fn due(&mut self, now: Tick, reason: Reason, lasts: Duration) -> Tick {
+    pub fn due(&mut self, now: Tick, reason: &Reason, lasts: Duration) -> Tick {
         let since = match self.since {
-            Some((node, since)) if node == reason.node() => since,
+            Some((node, since)) if node == reason.node => since,
             _ => now,
         };
-        self.since = Some((reason.node(), since));
+        self.since = Some((reason.node, since));
         let level = self.level_at(now);
         if reason.is_urgent() {
             let above = level.saturating_sub(FREE_LEVEL);
@@ -156,20 +154,25 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_contract::Urgency::{self, AtOnce, Calm, Soon};
 
     const S: u64 = 1_000_000_000;
-    const URGENT: Reason = Reason::SequencerGone(NodeId(2));
-    const SOFT: Reason = Reason::SequencerCutOff(NodeId(2));
     const LASTS: Duration = Duration::from_millis(250);
+
+    fn reason(urgency: Urgency) -> Reason {
+        Reason::new(NodeId(2), urgency, "a reason")
+    }
 
     #[test]
     fn a_young_segment_whose_sequencer_reaches_no_majority_goes_once_that_lasts() {
         let mut pace = Pace::default();
         pace.saw(Tick(0), LogletId(1));
         pace.saw(Tick(S), LogletId(2));
-        let reason = Reason::SequencerWithoutQuorum(NodeId(2));
-        assert_eq!(pace.due(Tick(2 * S), reason, LASTS), Tick(2 * S).after(LASTS));
-        assert!(pace.due(Tick(2 * S), SOFT, LASTS) > Tick(2 * S).after(LASTS), "it lives for a while");
+        assert_eq!(pace.due(Tick(2 * S), &reason(Soon), LASTS), Tick(2 * S).after(LASTS));
+        assert!(
+            pace.due(Tick(2 * S), &reason(Calm), LASTS) > Tick(2 * S).after(LASTS),
+            "it lives for a while"
+        );
     }
 
     #[test]
@@ -180,11 +183,15 @@ mod tests {
             let now = Tick(n * S / 1000);
             pace.saw(now, LogletId(n.into()));
             pace.done();
-            assert_eq!(pace.due(now, URGENT, LASTS), now.after(Duration::from_millis(wait)), "change {n}");
+            assert_eq!(
+                pace.due(now, &reason(AtOnce), LASTS),
+                now.after(Duration::from_millis(wait)),
+                "change {n}"
+            );
         }
         // Time lowers the level, success does not.
         let later = Tick(60 * S);
-        assert!(pace.due(later, URGENT, LASTS) <= later);
+        assert!(pace.due(later, &reason(AtOnce), LASTS) <= later);
     }
 
     #[test]
@@ -192,12 +199,20 @@ mod tests {
         let mut pace = Pace::default();
         pace.saw(Tick(0), LogletId(1));
         let now = Tick(100 * S);
-        assert_eq!(pace.due(now, SOFT, LASTS), now.after(LASTS));
-        assert_eq!(pace.due(Tick(101 * S), SOFT, LASTS), now.after(LASTS), "counted from its first sign");
+        assert_eq!(pace.due(now, &reason(Calm), LASTS), now.after(LASTS));
+        assert_eq!(
+            pace.due(Tick(101 * S), &reason(Calm), LASTS),
+            now.after(LASTS),
+            "counted from its first sign"
+        );
         pace.saw(Tick(101 * S), LogletId(2));
-        assert_eq!(pace.due(Tick(101 * S), SOFT, LASTS), Tick(104 * S));
+        assert_eq!(pace.due(Tick(101 * S), &reason(Calm), LASTS), Tick(104 * S));
         pace.saw(Tick(102 * S), LogletId(3));
-        assert_eq!(pace.due(Tick(102 * S), SOFT, LASTS), Tick(108 * S), "twice as long after the next");
+        assert_eq!(
+            pace.due(Tick(102 * S), &reason(Calm), LASTS),
+            Tick(108 * S),
+            "twice as long after the next"
+        );
     }
 
     #[test]
@@ -216,11 +231,11 @@ mod tests {
         let mut pace = Pace::default();
         pace.saw(Tick(0), LogletId(1));
         pace.failed(Tick(0), |d| d);
-        assert_eq!(pace.due(Tick(0), URGENT, LASTS), Tick(0).after(MIN_BACKOFF * 2));
+        assert_eq!(pace.due(Tick(0), &reason(AtOnce), LASTS), Tick(0).after(MIN_BACKOFF * 2));
         assert_eq!(pace.rests_until(), Tick(0).after(MIN_BACKOFF * 2));
         for _ in 0..20 {
             pace.failed(Tick(0), |d| d);
         }
-        assert_eq!(pace.due(Tick(0), URGENT, LASTS), Tick(0).after(MAX_BACKOFF));
+        assert_eq!(pace.due(Tick(0), &reason(AtOnce), LASTS), Tick(0).after(MAX_BACKOFF));
     }
 }

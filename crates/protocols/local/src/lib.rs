@@ -9,6 +9,7 @@
 //! | checkTail → (tail, sealed) | `Info` |
 //! | readNext | `Read` |
 //! | prefixTrim | `Trim` |
+//! | (reasons to reconfigure) | `reasons.rs` |
 //! | seal | `Seal`: no more appends are accepted; the earlier ones and the bit become durable (native-T4) |
 //!
 //! Departures: none. The store answers messages like a LogServer, so the log can be used from any node.
@@ -21,6 +22,7 @@ mod local_store;
 mod loglet;
 mod plugin;
 mod provider;
+mod reasons;
 pub mod roles;
 
 pub use config::LocalConfig;

@@ -7,13 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset,
-    PlanError, Progress, ReadFrom, RoleOfKind, Unavailability,
+    Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
+    Offset, PlanError, Progress, ReadFrom, Reason, RoleOfKind, Unavailability,
 };
 use atoll_core::{BoxFuture, Directory, Encode, Env, Identify, NodeId};
 
 use super::config::{self, LocalConfig};
 use super::loglet::{LocalLoglet, LocalOptions};
+use crate::reasons;
 use crate::roles::LOCAL_STORE;
 use atoll_loglet_store::batches;
 use atoll_loglet_store::message::Delete;
@@ -174,6 +175,10 @@ impl LogletProvider for LocalProvider {
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
         config::parse(config).is_ok_and(|config| reached(config.node))
+    }
+
+    fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason> {
+        reasons::reason(&config::parse(config).ok()?, evidence)
     }
 
     fn progress<'a>(&'a self, _node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {

@@ -20,6 +20,7 @@
 //! | (deletion after a truncate) | `delete.rs`: tombstones, native-T10 |
 //! | (a server that was away) | `back_fill.rs`, X7 |
 //! | (copies for reconfigModify) | `provider.rs`: `build_sealed` |
+//! | (reasons to reconfigure) | `reasons.rs` |
 //! | invariants | `invariants.rs`; from outside of the nodes: `testing/oracle.rs` |
 //!
 //! # Departures from the paper, and why
@@ -85,6 +86,7 @@ pub mod mutants;
 mod plugin;
 mod provider;
 mod read;
+mod reasons;
 mod repair;
 pub mod roles;
 mod seal;

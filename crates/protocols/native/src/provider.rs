@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Batch, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset,
-    PlanError, Progress, ReadError, ReadFrom, RoleOfKind, Unavailability,
+    Batch, Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider,
+    LogletSpec, Offset, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, Unavailability,
 };
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
@@ -16,6 +16,7 @@ use atoll_loglet_store::batches;
 use atoll_loglet_store::status::{ask_status, delete_here, held_here, progress_of};
 
 use crate::mutants;
+use crate::reasons;
 use crate::roles::LOG_SERVER;
 
 use super::config::{self, MAX_SERVERS, NativeConfig};
@@ -407,8 +408,11 @@ impl LogletProvider for NativeProvider {
     }
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
-        let Ok(config) = config::parse(config) else { return false };
-        config.servers.iter().filter(|(node, _)| reached(*node)).count() >= config.quorum()
+        config::parse(config).is_ok_and(|config| reasons::is_quorum(&config, reached))
+    }
+
+    fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason> {
+        reasons::reason(&config::parse(config).ok()?, evidence)
     }
 
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {

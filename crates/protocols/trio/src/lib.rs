@@ -18,6 +18,7 @@
 //! | (a second copy) | `back_fill.rs`, `holder/mirror.rs` (X7) |
 //! | (copies for reconfigModify) | `provider.rs`: `copy` |
 //! | (placement) | `plan.rs` |
+//! | (reasons to reconfigure) | `reasons.rs` |
 //!
 //! # Departures from the paper, and why
 //!
@@ -47,6 +48,7 @@ mod plan;
 mod plugin;
 mod provider;
 mod read;
+mod reasons;
 pub mod roles;
 
 pub use clerk::{Clerk, ClerkOptions};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset,
-    PlanError, Progress, ReadFrom, RoleOfKind, SealedConfig, Unavailability,
+    Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
+    Offset, PlanError, Progress, ReadFrom, Reason, RoleOfKind, SealedConfig, Unavailability,
 };
 use atoll_core::{BoxFuture, Directory, Encode, Env, NodeId};
 use atoll_loglet_store::batches;
@@ -19,7 +19,7 @@ use atoll_loglet_store::status::{ask_status, delete_here, held_here, progress_of
 use crate::config::{self, TrioConfig};
 use crate::loglet::{TrioLoglet, TrioOptions};
 use crate::message::BackFill;
-use crate::roles;
+use crate::{reasons, roles};
 
 /// The name of this kind in chains.
 pub const KIND: &str = "trio";
@@ -178,6 +178,10 @@ impl LogletProvider for TrioProvider {
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
         config::parse(config).is_ok_and(|config| reached(config.store.0))
+    }
+
+    fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason> {
+        reasons::reason(&config::parse(config).ok()?, evidence)
     }
 
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {

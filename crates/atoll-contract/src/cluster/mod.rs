@@ -1,8 +1,23 @@
-//! The cluster, as the background procedures of a protocol see it.
+//! The cluster, as the procedures of a protocol see it.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `mod.rs` | the members, for procedures that choose a group of them |
+//! | `picture.rs` | what one node knows about the cluster at one moment, for [`crate::LogletProvider::reason_to_reconfigure`] |
+//! | `reach.rs` | which members reach each other, as they report |
+//! | `health.rs` | the health of a node's disk |
+
+mod health;
+mod picture;
+pub mod reach;
 
 use std::fmt;
 
 use atoll_core::{BoxFuture, NodeId, Notify, StorageId};
+
+pub use health::Health;
+pub use picture::{Life, Picture, Sight, can_do_without_drained};
+pub use reach::Reach;
 
 /// A member in a [`Roster`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
