@@ -98,8 +98,8 @@ pub trait Oracle: Send + fmt::Debug {
     /// A node has started. Called before the oracle learns what the node found on its disk.
     fn booted(&mut self, _who: &Who) {}
 
-    /// A frame with a number of this protocol has left a node. This includes frames that a node sends to itself, and frames of other
-    /// protocols that use the same messages.
+    /// A frame of some protocol that has an oracle has left a node. This includes frames that a node sends to itself. Protocols share
+    /// messages, so the oracle picks its own by the role that receives a request.
     fn sent(&mut self, _wire: OnWire<'_>, _verdict: &mut Violations) {}
 
     /// These journal records of all roles have become durable. Each record is shown once per data directory.

@@ -1,5 +1,5 @@
 //! The oracles that the protocols bring along. The simulator names none of them: it takes them from the list of protocols, and shows each
-//! of them the messages of its protocol and all records.
+//! of them all messages of protocols and all records: protocols share some messages, and each oracle picks those that are its own.
 
 use std::ops::RangeInclusive;
 
@@ -57,9 +57,9 @@ impl Plugins {
     /// A frame leaves a node.
     pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         let kind = wire.frame().kind;
-        let owns = |plugin: &&mut Plugin| plugin.wire_ids.iter().any(|ids| ids.contains(&kind));
-        if let Some(plugin) = self.0.iter_mut().find(owns) {
-            plugin.oracle.sent(wire, verdict);
+        let owns = |plugin: &Plugin| plugin.wire_ids.iter().any(|ids| ids.contains(&kind));
+        if self.0.iter().any(owns) {
+            self.0.iter_mut().for_each(|plugin| plugin.oracle.sent(wire, verdict));
         }
     }
 

@@ -11,11 +11,13 @@
 //! | prefixTrim | `Trim` |
 //! | (reasons to reconfigure) | `reasons.rs` |
 //! | seal | `Seal`: no more appends are accepted; the earlier ones and the bit become durable (native-T4) |
+//! | invariants | `invariants.rs`; from outside of the node: `testing/oracle.rs` |
 //!
 //! Departures: none. The store answers messages like a LogServer, so the log can be used from any node.
 
 pub mod config;
 pub mod message;
+pub mod mutants;
 
 mod invariants;
 mod local_store;
@@ -24,6 +26,8 @@ mod plugin;
 mod provider;
 mod reasons;
 pub mod roles;
+#[cfg(feature = "testing")]
+mod testing;
 
 pub use config::LocalConfig;
 pub use local_store::{LocalStore, LocalStoreOptions};

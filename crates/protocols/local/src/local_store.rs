@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::Budget;
-use atoll_core::testing::hit;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, DecodeError, Effects, Env, FetchError, Frame, Loc, Lsn, Measure, Message, Refused, Role, Space,
     StorageId, Stored, Tick,
@@ -17,6 +17,7 @@ use atoll_core::{
 use super::config::{self, LocalConfig};
 use super::invariants;
 use super::message::LocalAppend;
+use super::mutants;
 use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
 use atoll_loglet_store::message::{
     Answer, Appended, Delete, Entries, Info, Ordered, Read, Repair, Seal, ServerState, Status, StatusPage,
@@ -79,7 +80,7 @@ impl Protocol for Local {
 fn state(kept: &LogletState<Local>) -> ServerState {
     ServerState {
         sealed: kept.seal == Sealing::Sealed,
-        local_tail: kept.local_tail,
+        local_tail: if mutant(mutants::LOCAL_STAGED_TAIL) { kept.staged_tail } else { kept.local_tail },
         known_tail: kept.known_tail,
         trim: kept.trim,
     }
@@ -153,6 +154,7 @@ impl LocalStore {
             Ok(placed) => placed,
             Err((outcome, reveals)) => (outcome, Offset::ZERO, reveals),
         };
+        let reveals = if mutant(mutants::LOCAL_ACK_EARLY) { Lsn::NONE } else { reveals };
         out.reply(from, Appended { outcome, known_tail }, reveals);
     }
 
@@ -214,6 +216,7 @@ impl LocalStore {
                     hit("local.duplicate");
                     let staged =
                         self.store.loglets.get(&loglet).and_then(|k| k.newest_staged(part.first, upto));
+                    let staged = staged.filter(|_| !mutant(mutants::LOCAL_RETRY_EARLY));
                     reveals = reveals.max(staged.unwrap_or(Lsn::NONE));
                 }
             }
@@ -252,7 +255,8 @@ impl LocalStore {
         };
         let before = self.store.loglets.get(&m.loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         let state = ServerState { sealed: true, local_tail: tail, known_tail: tail, ..before };
-        out.reply(from, Answer { verdict: Verdict::Done {}, state }, lsn);
+        let reveals = if mutant(mutants::LOCAL_SEAL_EARLY) { Lsn::NONE } else { lsn };
+        out.reply(from, Answer { verdict: Verdict::Done {}, state }, reveals);
     }
 
     fn on_wait(&mut self, now: Tick, from: Caller, m: Wait, out: &mut Effects) {

@@ -7,11 +7,12 @@ use bytes::Bytes;
 
 use atoll_contract::Duties;
 use atoll_contract::plugin::{Host, Installed, Protocol, RoleName, set_to};
+use atoll_core::testing::{Listed, Mutant};
 use atoll_core::{Format, NodeCore};
 
 use crate::provider::{KIND, duties};
 use crate::roles::LOCAL_STORE;
-use crate::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions, message};
+use crate::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions, message, mutants};
 
 /// LocalLoglets, with their settings.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +42,19 @@ impl Protocol for LocalPlugin {
 
     fn duties(&self, config: &Bytes) -> Duties {
         duties(config)
+    }
+
+    fn mutants(&self) -> &'static [Mutant] {
+        mutants::ALL
+    }
+
+    fn coverage(&self) -> &'static [Listed] {
+        mutants::COVERAGE
+    }
+
+    #[cfg(feature = "testing")]
+    fn oracle(&self) -> Option<Box<dyn atoll_contract::testing::Oracle>> {
+        Some(crate::testing::oracle())
     }
 
     fn set(&mut self, setting: &str, value: u64) -> bool {
