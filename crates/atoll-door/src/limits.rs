@@ -79,7 +79,7 @@ mod tests {
         {
             assert!(check_spec(&placed(bad)).is_err_and(|r| r.failure.reason == Reason::TooLarge));
         }
-        assert_eq!(check_spec(&spec("native", MAX_NODES, MAX_NODES)), Ok(()));
+        assert_eq!(check_spec(&spec("a kind", MAX_NODES, MAX_NODES)), Ok(()));
         for bad in [spec("n", MAX_NODES + 1, 0), spec("n", 0, 400_000), spec(&"n".repeat(81), 0, 0)] {
             let refusal = check_spec(&bad).map_err(|r| r.failure);
             assert!(refusal.is_err_and(|f| f.reason == Reason::TooLarge && f.message.len() < 200));

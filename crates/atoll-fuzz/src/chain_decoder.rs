@@ -71,10 +71,10 @@ fn holds_together(chain: &Chain) {
 /// Returns valid chains: a first one, one with an empty segment, a trimmed and truncated one, an ended one, one with an index page.
 pub fn seeds() -> Vec<Vec<u8>> {
     let config = Bytes::from_static(b"configuration");
-    let Ok(first) = Chain::first(Nonce(1), LogletId(10), "native", config) else { return Vec::new() };
+    let Ok(first) = Chain::first(Nonce(1), LogletId(10), "one kind", config) else { return Vec::new() };
     let mut seeds = vec![first.clone()];
     let steps: [(u64, &str, u64); 4] =
-        [(100, "native", 0), (100, "local", 0), (250, "native", 7), (300, atoll_log::chain::END_KIND, 0)];
+        [(100, "one kind", 0), (100, "other", 0), (250, "one kind", 7), (300, atoll_log::chain::END_KIND, 0)];
     let mut chain = first;
     for (i, (stop, kind, base)) in steps.into_iter().enumerate() {
         let next = chain.next(Nonce(2 + i as u128), |segments, trim| {

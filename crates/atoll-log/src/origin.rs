@@ -156,7 +156,7 @@ mod tests {
                 start: stop,
                 stop: None,
                 loglet: by,
-                kind: "native".into(),
+                kind: "a kind".into(),
                 base: Offset::ZERO,
                 config: Bytes::new(),
                 sealed_config: Bytes::new(),
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn the_losers_of_a_create_are_abandoned_and_the_winner_is_not() {
         let [winner, loser] = [1 << 40, 2 << 40].map(|r| new_id(r, LOG, Origin::Create));
-        let chain = Chain::first(Nonce(1), winner, "native", Bytes::new()).unwrap();
+        let chain = Chain::first(Nonce(1), winner, "a kind", Bytes::new()).unwrap();
         assert!(!is_abandoned(winner, LOG, &chain));
         assert!(is_abandoned(loser, LOG, &chain));
         assert!(!is_abandoned(new_id(3 << 40, "other", Origin::Create), LOG, &chain));
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_successor_may_still_come_until_another_has() {
         let first = new_id(1 << 40, LOG, Origin::Create);
-        let chain = Chain::first(Nonce(1), first, "native", Bytes::new()).unwrap();
+        let chain = Chain::first(Nonce(1), first, "a kind", Bytes::new()).unwrap();
         let [winner, loser] = [2 << 40, 3 << 40].map(|r| new_id(r, LOG, Origin::Extend(first)));
         assert!(!is_abandoned(winner, LOG, &chain) && !is_abandoned(loser, LOG, &chain));
         let chain = extended(&chain, winner, 2);
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_copy_may_still_come_while_its_source_is_there() {
         let first = new_id(1 << 40, LOG, Origin::Create);
-        let chain = Chain::first(Nonce(1), first, "native", Bytes::new()).unwrap();
+        let chain = Chain::first(Nonce(1), first, "a kind", Bytes::new()).unwrap();
         let chain = extended(&chain, new_id(2 << 40, LOG, Origin::Extend(first)), 2);
         let [winner, loser] = [3 << 40, 4 << 40].map(|r| new_id(r, LOG, Origin::Modify(first)));
         assert!(!is_abandoned(winner, LOG, &chain) && !is_abandoned(loser, LOG, &chain));

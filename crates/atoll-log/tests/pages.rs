@@ -18,7 +18,7 @@ fn segments() -> impl Strategy<Value = Page> {
     (0u64..1 << 50, vec(one, 1..24)).prop_map(|(mut at, all)| {
         let segment = |(len, id, base, setup): (u64, u128, u64, u8)| {
             let config = Bytes::from(vec![setup; 8 * usize::from(setup)]);
-            let mut segment = Segment::open(LogPos(at), LogletId(id), "native", config);
+            let mut segment = Segment::open(LogPos(at), LogletId(id), "a kind", config);
             at += len;
             (segment.stop, segment.base) = (Some(LogPos(at)), Offset(base));
             segment

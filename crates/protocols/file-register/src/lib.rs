@@ -7,6 +7,14 @@
 //! member instead, which can grow.
 //!
 //! The I/O is blocking and happens where the returned future is polled.
+//!
+//! | contract (`atoll-contract`, `register.rs`) | here |
+//! | --- | --- |
+//! | read → (version, value) | `Inner::read`, from memory |
+//! | write_if → done, conflict or unknown | `Inner::write_if`: the rules of RMWPaxos for one register, then a replacement of the cell |
+//! | a list of the registers | `FileRegisters::list` |
+//! | (atomic and durable replacement) | `cell.rs` |
+//! | (the content, its version and checksum) | `content.rs` |
 
 mod cell;
 mod content;
