@@ -32,8 +32,8 @@ pub use cluster::{Cluster, Picture, Roster, RosterRow};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{
     AppendError, Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider,
-    LogletSpec, Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Reason, Registry, RoleOfKind,
-    SealedConfig, Tail, Trouble, Unavailability, Urgency,
+    LogletSpec, Part, Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Reason, Registry,
+    RoleOfKind, SealedConfig, Tail, Trouble, Unavailability, Urgency,
 };
 pub use position::{LogPos, Offset};
 pub use register::{

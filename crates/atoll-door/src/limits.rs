@@ -7,10 +7,10 @@ use crate::backend::Refusal;
 
 /// The maximum number of nodes in one list of a request. No Loglet or cluster has more.
 pub const MAX_NODES: usize = 64;
-/// The maximum number of roles that one request places. No kind of Loglet has as many.
-const MAX_PLACES: usize = 16;
+/// The maximum number of roles that one request places: several for each of many stripes, chains or shards.
+const MAX_PLACES: usize = 256;
 /// The maximum number of options in one request.
-const MAX_OPTIONS: usize = 16;
+const MAX_OPTIONS: usize = 256;
 /// The longest value of an option, in bytes.
 const MAX_OPTION_BYTES: usize = 256;
 /// How much of a text from a request an error message repeats, in characters.
@@ -74,9 +74,11 @@ mod tests {
         let place = |role: &str, n| proto::Place { role: role.to_owned(), nodes: vec![1; n] };
         let placed = |places| proto::LogletSpec { places, ..proto::LogletSpec::default() };
         assert_eq!(check_spec(&placed(vec![place("unit", MAX_NODES)])), Ok(()));
-        for bad in
-            [vec![place("unit", MAX_NODES + 1)], vec![place(&"u".repeat(81), 1)], vec![place("u", 1); 17]]
-        {
+        for bad in [
+            vec![place("unit", MAX_NODES + 1)],
+            vec![place(&"u".repeat(81), 1)],
+            vec![place("u", 1); MAX_PLACES + 1],
+        ] {
             assert!(check_spec(&placed(bad)).is_err_and(|r| r.failure.reason == Reason::TooLarge));
         }
         assert_eq!(check_spec(&spec("a kind", MAX_NODES, MAX_NODES)), Ok(()));

@@ -19,6 +19,7 @@ use atoll_log::virtual_log::{
 };
 use tokio::time::timeout;
 
+use crate::duties::duties;
 use crate::logs::{Logs, OpenError};
 use crate::members::change::Changes;
 use crate::members::table::MemberTable;
@@ -85,9 +86,11 @@ impl Named {
 /// See [`Named::check`].
 fn check_named(table: &MemberTable, registry: &Registry, spec: &LogletSpec) -> Result<(), Refusal> {
     let mut wrong = Vec::new();
-    // The provider refuses roles that no kind of Loglet has.
-    let needs =
-        |role: &str| registry.roles_named(role).next().map(|r| if r.holds { "log" } else { "sequencer" });
+    // The provider refuses roles that no kind of Loglet has. The names of parts come before that of the role.
+    let needs = |role: &str| {
+        let role = role.rsplit('/').next().unwrap_or(role);
+        registry.roles_named(role).next().map(|r| if r.holds { "log" } else { "sequencer" })
+    };
     let mut named = Vec::new();
     for (role, nodes) in &spec.places {
         if let Some(needs) = needs(role) {
@@ -349,7 +352,8 @@ fn describe(
     next: Option<LogPos>,
 ) -> proto::Chain {
     let segment = |s: &Segment| {
-        let words = log.registry().provider(&s.kind).map(|p| p.describe(&s.config)).unwrap_or_default();
+        let provider = log.registry().provider(&s.kind).ok();
+        let words = provider.map(|p| p.describe(&s.config)).unwrap_or_default();
         let field = |(name, value): (&str, String)| proto::Field { name: name.to_owned(), value };
         proto::Segment {
             start: s.start.0,
@@ -358,6 +362,7 @@ fn describe(
             kind: s.kind.clone(),
             base: s.base.0,
             config: words.into_iter().map(field).collect(),
+            duties: provider.map(|p| duties(&**p, &s.config)).unwrap_or_default(),
         }
     };
     proto::Chain {

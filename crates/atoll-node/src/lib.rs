@@ -8,6 +8,7 @@
 //! | `start.rs` | starts a real node: data directory, sockets, doors, and a thread of its own |
 //! | `database.rs`, `replica.rs` | opens the database; what the rest of the node knows of it |
 //! | `backend.rs`, `door_view.rs` | what the doors see of the node |
+//! | `duties.rs` | which node does what for a Loglet, for status and chains |
 //! | `door_threads.rs` | the threads on which the doors run |
 //! | `descriptors.rs` | how many files and sockets may be open, and how they are allocated |
 //! | `space_alarm.rs` | whether the disk has room for more data |
@@ -26,6 +27,7 @@ pub mod database;
 mod descriptors;
 mod door_threads;
 mod door_view;
+mod duties;
 pub mod figures;
 pub mod host;
 pub mod logs;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use atoll_client::Reason;
 use atoll_client::proto;
+use atoll_contract::{Binding, Duty};
 use atoll_core::{Abandoned, Directory, Level, NodeId};
 use atoll_door::backend::{Operations, Pending, Refusal};
 use atoll_log::Chain;
@@ -11,6 +12,7 @@ use atoll_log::chain::MAX_CHAIN_BYTES;
 
 use crate::ask_logs::{Answer, NoAnswer, ask_all};
 use crate::assembly::NodeParts;
+use crate::duties::duties;
 use crate::logs::{Known, Logs};
 use crate::members::Health;
 use crate::members::change::ChangeError;
@@ -173,13 +175,8 @@ fn infos(parts: &NodeParts) -> Vec<proto::NodeInfo> {
 fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
     let chain = &log.chain;
     let active = chain.chain.active();
-    let sequencer = parts
-        .logs
-        .registry()
-        .provider(&active.kind)
-        .ok()
-        .and_then(|p| p.duties(&active.config).sequencers().next())
-        .map(|(node, _)| node);
+    let provider = parts.logs.registry().provider(&active.kind).ok();
+    let of_active = provider.map(|p| p.duties(&active.config)).unwrap_or_default();
     let mut servers: std::collections::BTreeMap<NodeId, proto::ServerProgress> = Default::default();
     let mut silent = Vec::new();
     for survey::Readable { segment, duties, from, to } in survey::segments(&parts.logs, log) {
@@ -203,14 +200,16 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
             }
         }
     }
-    let sequencer_up = sequencer.is_none_or(|n| parts.members.is_up(n));
+    let is_silent =
+        |duty: &&Duty| matches!(duty.binding, Binding::Orders(_)) && !parts.members.is_up(duty.node);
+    let silent_orderer = of_active.0.iter().find(is_silent);
     let of = servers.len().max(1);
     let count =
         |bad: fn(Health) -> bool| servers.keys().filter(|n| bad(parts.members.health_of(**n).0)).count();
     let full = count(|h| h == Health::Full);
     let failing = count(|h| h != Health::Fine);
-    let reason = if !sequencer_up {
-        "its sequencer does not answer".to_owned()
+    let reason = if let Some(Duty { role, node, .. }) = silent_orderer {
+        format!("its {role} on node {node} does not answer")
     } else if full * 2 > of {
         "the disks of a majority of its servers are full: appends are refused".to_owned()
     } else if failing * 2 > of {
@@ -227,12 +226,13 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         chain_version: chain.version.0,
         segments: u32::try_from(chain.chain.segment_count()).unwrap_or(u32::MAX),
         loglet_kind: active.kind.clone(),
-        sequencer: sequencer.map(|n| n.0),
+        sequencer: of_active.sequencers().next().map(|(node, _)| node.0),
         servers: servers.into_values().collect(),
         healthy: reason.is_empty(),
         reason,
         chain_bytes: chain.chain.size_bytes() as u64,
         chain_bytes_max: MAX_CHAIN_BYTES as u64,
+        duties: provider.map(|p| duties(&**p, &active.config)).unwrap_or_default(),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::entry::{Batch, Entry};
 use crate::position::Offset;
 
 pub use error::{AppendError, LogletError, ReadError, Unavailability};
-pub use provider::{Binding, Duties, Duty, Extent, LogletProvider, Progress, Registry, RoleOfKind};
+pub use provider::{Binding, Duties, Duty, Extent, LogletProvider, Part, Progress, Registry, RoleOfKind};
 pub use reason::{Evidence, Reason, Trouble, Urgency};
 pub use spec::{LogletSpec, PlanError};
 

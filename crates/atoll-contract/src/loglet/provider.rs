@@ -19,6 +19,9 @@ pub enum Binding {
     Holds(StorageId),
     /// The node orders appends in this life of its process; another life does not know which offsets were assigned (native-T6).
     Orders(Incarnation),
+    /// The node helps without keeping anything that another node could not take over, like an aggregator of reports. Any life of it with
+    /// any data directory will do.
+    Helps,
 }
 
 /// A role that nodes have for Loglets of a kind.
@@ -26,7 +29,7 @@ pub enum Binding {
 pub struct RoleOfKind {
     /// The name of the role.
     pub name: &'static str,
-    /// Whether its nodes hold entries; otherwise they order appends.
+    /// Whether its nodes hold entries; otherwise they order appends, or help to.
     pub holds: bool,
 }
 
@@ -50,7 +53,7 @@ impl Duties {
     pub fn holders(&self) -> impl Iterator<Item = (NodeId, StorageId)> + '_ {
         self.0.iter().filter_map(|duty| match duty.binding {
             Binding::Holds(storage) => Some((duty.node, storage)),
-            Binding::Orders(_) => None,
+            Binding::Orders(_) | Binding::Helps => None,
         })
     }
 
@@ -58,7 +61,7 @@ impl Duties {
     pub fn sequencers(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
         self.0.iter().filter_map(|duty| match duty.binding {
             Binding::Orders(life) => Some((duty.node, life)),
-            Binding::Holds(_) => None,
+            Binding::Holds(_) | Binding::Helps => None,
         })
     }
 
@@ -81,7 +84,17 @@ impl Duties {
     }
 }
 
-/// A part of a Loglet.
+/// One of the units that a Loglet consists of: a stripe, a chain of replicas, a shard, the layer that orders. A part may be a Loglet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its name, which a specification may put before a role ([`LogletSpec`]): `0`, `shard-7`. Names of parts within a part are separated
+    /// by `/`. Empty if the Loglet has no parts.
+    pub name: String,
+    /// Which node does what for it.
+    pub duties: Duties,
+}
+
+/// Some offsets of a Loglet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The Loglet.
@@ -151,6 +164,11 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Returns which node does what for a Loglet. Failure detection, membership changes and the placement of the next Loglet use it. It is
     /// empty if the configuration cannot be decoded.
     fn duties(&self, config: &Bytes) -> Duties;
+
+    /// Returns the parts of a Loglet, for operators. Together, they have the Loglet's duties. By default, the Loglet is its only part.
+    fn parts(&self, config: &Bytes) -> Vec<Part> {
+        vec![Part { name: String::new(), duties: self.duties(config) }]
+    }
 
     /// Returns whether these nodes suffice to seal. A node that seals without reaching enough of them would stop the log and start no new
     /// segment (vlog-V18).

@@ -1,6 +1,6 @@
 //! The specification of a new Loglet, and the reasons why there is no configuration for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_core::NodeId;
 
@@ -10,6 +10,10 @@ use super::LogletProvider;
 ///
 /// Each kind has its own roles and options, and the error for a wrong one lists them. A new protocol therefore requires no change to this
 /// type or to the public API.
+///
+/// If a kind has parts, such as stripes, chains or shards, a role or an option may be that of one part: `3/server` is the role `server` of
+/// part `3`. Parts nest, so `3/0/server` is a role of a part of a part. [`LogletSpec::of_part`] returns what a part must satisfy, which may
+/// be the specification of a Loglet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogletSpec {
     /// The kind of Loglet.
@@ -52,7 +56,29 @@ impl LogletSpec {
         self.places.values().flatten().copied()
     }
 
-    /// Checks that the kind has all these roles and options.
+    /// Returns the specification of one part: its roles and options without its name, and the nodes to avoid. Its kind is left open.
+    pub fn of_part(&self, part: &str) -> Self {
+        let inside = |name: &String| Some(name.strip_prefix(part)?.strip_prefix('/')?.to_owned());
+        LogletSpec {
+            kind: None,
+            places: self.places.iter().filter_map(|(r, nodes)| Some((inside(r)?, nodes.clone()))).collect(),
+            options: self.options.iter().filter_map(|(o, v)| Some((inside(o)?, v.clone()))).collect(),
+            avoid: self.avoid.clone(),
+        }
+    }
+
+    /// Returns what the specification says about the Loglet as a whole, and the names of the parts that it says something about.
+    pub fn split_parts(&self) -> (Self, Vec<&str>) {
+        let mut whole = self.clone();
+        whole.places.retain(|role, _| !role.contains('/'));
+        whole.options.retain(|option, _| !option.contains('/'));
+        let names = self.places.keys().chain(self.options.keys());
+        let parts: BTreeSet<&str> = names.filter_map(|name| Some(name.split_once('/')?.0)).collect();
+        (whole, parts.into_iter().collect())
+    }
+
+    /// Checks that the kind has all these roles and options. A kind with parts checks what [`LogletSpec::split_parts`] returns, and then
+    /// each part.
     pub fn check(&self, provider: &dyn LogletProvider, options: &[&'static str]) -> Result<(), PlanError> {
         let roles: Vec<&str> = provider.roles().iter().map(|r| r.name).collect();
         let unknown = |wanted: &String, what, known: &[&str]| {
@@ -116,4 +142,28 @@ pub enum PlanError {
     /// A configuration in the chain cannot be decoded.
     #[error("a loglet configuration in the chain is not readable: {0}")]
     Unreadable(#[from] atoll_core::DecodeError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_specification_of_stripes_is_one_of_each_stripe() {
+        let nodes = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
+        let mut spec = LogletSpec::of("striped").place("0/server", nodes(&[1, 2, 3])).avoiding([NodeId(9)]);
+        spec = spec
+            .place("1/server", nodes(&[3, 4, 5]))
+            .place("1/0/unit", nodes(&[7]))
+            .place("orderer", nodes(&[6]));
+        spec.options.insert("1/window".to_owned(), "64".to_owned());
+        let (whole, parts) = spec.split_parts();
+        assert_eq!(whole, LogletSpec::of("striped").place("orderer", nodes(&[6])).avoiding([NodeId(9)]));
+        assert_eq!(parts, ["0", "1"]);
+        let one = spec.of_part("1");
+        assert_eq!(one.placed("server"), Some(&*nodes(&[3, 4, 5])));
+        assert_eq!(one.options["window"], "64");
+        assert_eq!((one.of_part("0").placed("unit"), one.avoid), (Some(&*nodes(&[7])), nodes(&[9])));
+        assert_eq!(spec.of_part("10").places, BTreeMap::new(), "a name is not the beginning of another");
+    }
 }
