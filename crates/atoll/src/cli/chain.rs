@@ -1,6 +1,6 @@
 //! `atoll chain`.
 
-use atoll_client::proto::{Chain, LogletSpec, Segment};
+use atoll_client::proto::{Chain, Duty, LogletSpec, Segment};
 use serde_json::{Value, json};
 
 use super::{CliError, Common, DEFAULT_LOG, SpecArgs, Table};
@@ -83,11 +83,16 @@ fn loglet_of(chain: &Chain, segment: Option<usize>) -> Result<String, CliError> 
     }
 }
 
+/// Returns what one node does for a Loglet as JSON.
+pub fn duty(duty: &Duty) -> Value {
+    json!({"part": duty.part, "role": duty.role, "node": duty.node, "binding": duty.binding, "identity": duty.identity})
+}
+
 fn to_json(chain: &Chain) -> Value {
     let segment = |s: &Segment| {
         let config: serde_json::Map<String, Value> =
             s.config.iter().map(|f| (f.name.clone(), f.value.clone().into())).collect();
-        json!({"start": s.start, "stop": s.stop, "kind": s.kind, "loglet": s.loglet, "base": s.base, "config": config})
+        json!({"start": s.start, "stop": s.stop, "kind": s.kind, "loglet": s.loglet, "base": s.base, "config": config, "duties": s.duties.iter().map(duty).collect::<Vec<_>>()})
     };
     json!({
         "log": chain.log, "version": chain.version, "trim": chain.trim,

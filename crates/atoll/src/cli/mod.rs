@@ -109,7 +109,7 @@ pub struct SpecArgs {
     /// Avoid these nodes if possible
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub avoid: Vec<u32>,
-    /// Use exactly these nodes for a role of the kind; repeatable
+    /// Use exactly these nodes for a role of the kind, or of one of its parts: PART/ROLE=ID,...; repeatable
     #[arg(long, value_name = "ROLE=ID,...", value_parser = place)]
     pub place: Vec<(String, Vec<u32>)>,
     /// An option of the kind; repeatable

@@ -3,7 +3,7 @@
 use atoll_client::proto::{LogInfo, NodeInfo, ServerProgress, StatusReply};
 use serde_json::{Value, json};
 
-use super::{CliError, Common, Table, grouped, node};
+use super::{CliError, Common, Table, chain, grouped, node};
 
 /// Arguments of `atoll status`.
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ fn to_json(status: &StatusReply) -> Value {
             "name": l.name, "tail": l.tail, "trim": l.trim, "chain_version": l.chain_version,
             "segments": l.segments, "chain_bytes": l.chain_bytes, "chain_bytes_max": l.chain_bytes_max, "kind": l.loglet_kind, "sequencer": l.sequencer,
             "servers": l.servers.iter().map(server).collect::<Vec<_>>(),
-            "healthy": l.healthy, "reason": l.reason,
+            "healthy": l.healthy, "reason": l.reason, "duties": l.duties.iter().map(chain::duty).collect::<Vec<_>>(),
         })
     };
     json!({
