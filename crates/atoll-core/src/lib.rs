@@ -4,6 +4,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `budget.rs` | a limit on the bytes that all users on a node hold together |
+//! | `cell.rs` | small values that a role stores in place |
 //! | `ids.rs` | nodes, lives, data directories, ticks, record numbers |
 //! | `codec.rs`, `frame.rs` | encoding and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
 //! | `format.rs` | the formats of messages and stored values, as lists that tools walk |
@@ -25,6 +26,7 @@
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod budget;
+pub mod cell;
 pub mod codec;
 pub mod env;
 pub mod format;
@@ -48,6 +50,7 @@ pub mod wait_list;
 pub mod witness;
 
 pub use budget::Budget;
+pub use cell::{Cell, CellWrite, MAX_CELL_KEY_BYTES, MAX_CELL_VALUE_BYTES};
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
 pub use format::{Format, Mismatch};

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use atoll_core::{NodeId, StorageId};
 
+use crate::cells;
 use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, replace};
 use crate::journal::{JOURNAL_DIR, is_segment_name, manifest};
 
@@ -38,7 +39,7 @@ pub enum IdentityError {
     /// A disk operation failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The marker is missing, although there are journal segments or the manifest of a journal that was in use.
+    /// The marker is missing, although there are journal segments, cells, or the manifest of a journal that was in use.
     #[error(
         "the marker file `{MARKER}` is missing, and {segments} journal segments are there: part of this directory is lost; \
          move it away and start with an empty one, which gets a new identity"
@@ -113,8 +114,9 @@ impl Identity {
             Ok(None) => Err(IdentityError::Damaged { what: "longer than a marker can be" }),
             Err(DiskError::NotFound { .. }) => {
                 let names = disk.list(&DiskPath::fixed(JOURNAL_DIR))?;
+                let has_cells = cells::are_there(disk)?;
                 match names.iter().filter(|n| is_segment_name(n)).count() {
-                    0 if manifest::orphan(disk)? == manifest::Orphan::Fresh => {}
+                    0 if !has_cells && manifest::orphan(disk)? == manifest::Orphan::Fresh => {}
                     segments => return Err(IdentityError::LostMarker { segments }),
                 }
                 let identity = Identity { cluster: cluster.to_owned(), node, storage: new_storage() };
