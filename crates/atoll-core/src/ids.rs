@@ -78,8 +78,9 @@ impl Tick {
 }
 
 id!(
-    /// The number of a record in a node's journal: strictly increasing over the life of a data directory,
-    /// restarts included. "Durable up to n" includes n.
+    /// A position in the order in which a node's roles stage records and cells: strictly increasing over the life of a data directory,
+    /// restarts included. "Durable up to n" includes n. On a node without cells, it is the number of a record in the journal. With cells,
+    /// it is that number plus the number of cells that were written before.
     Lsn(u64),
     "lsn {}"
 );

@@ -10,6 +10,7 @@ use std::task::{Context, Waker};
 
 use bytes::Bytes;
 
+use crate::cell::{Cell, CellWrite};
 use crate::codec::DecodeError;
 use crate::env::{Env, Link, Refused, Spawned};
 use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
@@ -26,11 +27,21 @@ use crate::ticket::BoxFuture;
 /// hanging the node.
 pub const STEPS_PER_TURN: usize = 20_000;
 
-/// Records that the journal writes and syncs together.
+/// Records and cells that become durable together: the batch is durable once all of them are. There is no order between them; a crash may
+/// keep any part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalBatch {
-    /// The records in order; their numbers rise by one.
+    /// The records in order. Their numbers in the journal rise by one.
     pub records: Vec<(Lsn, Record)>,
+    /// The writes of cells, in order. Their numbers rise by one. Empty on a node whose roles use no cells.
+    pub cells: Vec<CellWrite>,
+}
+
+impl JournalBatch {
+    /// Returns a batch of records alone.
+    pub fn of(records: Vec<(Lsn, Record)>) -> Self {
+        JournalBatch { records, cells: Vec::new() }
+    }
 }
 
 /// A request to read stored records.
@@ -105,10 +116,19 @@ pub struct NodeCore {
     /// Empty between two polls; kept to reuse its allocation.
     adopting: Vec<Spawned>,
     staged: Vec<(Lsn, Record)>,
-    /// Owners of the records that are being written, to notify each role of its own records.
+    staged_cells: Vec<(Lsn, CellWrite)>,
+    /// Owners of the records that are being written, with their positions, to notify each role of its own records.
     writing: Vec<(Lsn, RoleKind)>,
+    /// Owners of the cells that are being written.
+    writing_cells: Vec<RoleKind>,
+    /// The last position of the batch that is being written.
+    writing_upto: Lsn,
     next_lsn: u64,
+    next_cell: u64,
+    /// The last durable position.
     durable: Lsn,
+    /// The number of the last durable record in the journal. It is less than `durable` if there are cells.
+    durable_record: Lsn,
     held: BTreeMap<Lsn, Vec<Effect>>,
     space: Space,
     fetches: Vec<Fetch>,
@@ -139,9 +159,14 @@ impl NodeCore {
             tasks: BTreeMap::new(),
             adopting: Vec::new(),
             staged: Vec::new(),
+            staged_cells: Vec::new(),
             writing: Vec::new(),
+            writing_cells: Vec::new(),
+            writing_upto: Lsn::NONE,
             next_lsn: 1,
+            next_cell: 1,
             durable: Lsn::NONE,
+            durable_record: Lsn::NONE,
             held: BTreeMap::new(),
             space: Space::Plenty,
             fetches: Vec::new(),
@@ -184,14 +209,28 @@ impl NodeCore {
         role.recover(stored).map_err(|error| RecoverError::Record { role: kind, lsn, error })
     }
 
+    /// Third step of recovery, if the node has cells: takes each cell. A cell of a role that this node does not have is an error.
+    pub fn recover_cell(&mut self, cell: Cell) -> Result<(), RecoverError> {
+        let Cell { owner, key, value } = cell;
+        let role = self.roles.get_mut(owner).ok_or(RecoverError::NoRole { role: owner })?;
+        role.recover_cell(key, value).map_err(|error| RecoverError::Cell { role: owner, error })
+    }
+
+    /// End of the third step of recovery. `last` is the number of the last write of a cell, 0 if there never was one.
+    pub fn recover_cells_done(&mut self, last: u64) {
+        self.next_cell = last + 1;
+    }
+
     /// Last step of recovery. `last` is the highest number in the journal or covered by the checkpoint.
     pub fn recover_done(&mut self, last: Lsn) {
         for kind in self.roles.kinds() {
             self.freed.extend(self.roles.get_mut(kind).map(Role::recovered).unwrap_or_default());
         }
-        self.durable = last;
-        self.env.witness().set_own(last);
-        self.next_lsn = last.0 + 1;
+        // Both numbers never fall over the life of a data directory, so their sum does not either. Other nodes remember it.
+        self.durable_record = last;
+        self.durable = Lsn(last.0 + self.next_cell - 1);
+        self.env.witness().set_own(self.durable);
+        self.next_lsn = self.durable.0 + 1;
     }
 
     fn with_role(&mut self, kind: RoleKind, now: Tick, f: impl FnOnce(&mut dyn Role, &mut Effects)) -> bool {
@@ -204,16 +243,21 @@ impl NodeCore {
             node: self.env.node(),
             space: self.space,
             next_lsn: self.next_lsn,
+            next_cell: self.next_cell,
             durable: self.durable,
             staged: std::mem::take(&mut self.staged),
+            cells: std::mem::take(&mut self.staged_cells),
             freed: std::mem::take(&mut self.freed),
             todo: std::mem::take(&mut self.todo),
         };
         f(role, &mut fx);
         self.next_lsn = fx.next_lsn;
+        self.next_cell = fx.next_cell;
         self.staged = fx.staged;
+        self.staged_cells = fx.cells;
         if self.space == Space::Closed {
             self.staged.clear();
+            self.staged_cells.clear();
         }
         self.freed = fx.freed;
         for (reveals, effect) in fx.todo.drain(..) {
@@ -278,8 +322,9 @@ impl NodeCore {
         }
     }
 
-    /// Reports that the batch of the last turn is synced; `written` has the location of each of its records. An error means that the
-    /// journal has failed: it is then closed permanently, and everything that waited for it is dropped (native-T22).
+    /// Reports that the batch of the last turn is synced, with its cells; `written` has the location of each of its records. An error means
+    /// that the journal or the store of cells has failed: it is then closed permanently, and everything that waited for it is dropped
+    /// (native-T22).
     pub fn durable(&mut self, now: Tick, written: Result<Vec<(Lsn, Loc)>, String>) {
         self.clock(now);
         self.steps += 1;
@@ -288,15 +333,23 @@ impl NodeCore {
             Err(_) => return self.set_space(now, Space::Closed),
         };
         let owners = std::mem::take(&mut self.writing);
+        let of_cells = std::mem::take(&mut self.writing_cells);
         self.env.state().journal_since = None;
         assert_eq!(owners.len(), written.len(), "the journal answers for every record of the batch");
-        let Some((upto, _)) = written.last().copied() else { return };
+        if owners.is_empty() && of_cells.is_empty() {
+            return;
+        }
+        let upto = self.writing_upto;
         self.durable = upto;
         self.env.witness().set_own(upto);
         let mut mine: BTreeMap<RoleKind, Vec<(Lsn, Loc)>> = BTreeMap::new();
-        for ((lsn, owner), (written_lsn, loc)) in owners.into_iter().zip(written) {
-            assert_eq!(lsn, written_lsn, "the journal keeps the order of the batch");
+        for ((lsn, owner), (number, loc)) in owners.into_iter().zip(written) {
+            self.durable_record = Lsn(self.durable_record.0 + 1);
+            assert_eq!(number, self.durable_record, "the journal keeps the order of the batch");
             mine.entry(owner).or_default().push((lsn, loc));
+        }
+        for owner in of_cells {
+            mine.entry(owner).or_default();
         }
         // Notify the roles before releasing the held frames, so that an answer shows a state that already includes what it reveals.
         for (kind, records) in mine {
@@ -325,7 +378,9 @@ impl NodeCore {
         self.space = space;
         if space == Space::Closed {
             self.staged.clear();
+            self.staged_cells.clear();
             self.writing.clear();
+            self.writing_cells.clear();
             self.env.state().journal_since = None;
             self.held.clear();
         }
@@ -471,24 +526,35 @@ impl NodeCore {
         out.fetches.append(&mut self.fetches);
         out.freed.append(&mut self.freed);
         // Group commit: everything that was staged while the last batch was being synced becomes one batch with one sync (X2).
-        if self.writing.is_empty() && !self.staged.is_empty() {
-            let records = std::mem::take(&mut self.staged);
-            self.writing = records.iter().map(|(lsn, r)| (*lsn, r.owner)).collect();
-            {
-                let mut state = self.env.state();
-                state.journal_since = Some(state.now);
-            }
-            out.journal = Some(JournalBatch { records });
+        let is_writing = !self.writing.is_empty() || !self.writing_cells.is_empty();
+        if !is_writing && (!self.staged.is_empty() || !self.staged_cells.is_empty()) {
+            out.journal = Some(self.next_batch());
+            let mut state = self.env.state();
+            state.journal_since = Some(state.now);
         }
         if std::mem::take(&mut self.checkpoint_wanted) && self.walk.is_none() {
             let left = self.roles.kinds().into_iter().rev().collect();
-            self.walk = Some(Walk { covers: self.durable, left, states: Vec::new() });
+            self.walk = Some(Walk { covers: self.durable_record, left, states: Vec::new() });
         }
         if let Some(checkpoint) = self.walk_on() {
             out.checkpoint = Some(checkpoint);
         }
         out.more |= more;
         out.steps += std::mem::take(&mut self.steps);
+    }
+
+    /// Makes a batch of everything that is staged.
+    fn next_batch(&mut self) -> JournalBatch {
+        let (staged, cells) = (std::mem::take(&mut self.staged), std::mem::take(&mut self.staged_cells));
+        let ends = [staged.last().map(|(lsn, _)| *lsn), cells.last().map(|(lsn, _)| *lsn)];
+        self.writing_upto = ends.into_iter().flatten().max().unwrap_or(self.durable);
+        self.writing = staged.iter().map(|(lsn, record)| (*lsn, record.owner)).collect();
+        self.writing_cells = cells.iter().map(|(_, cell)| cell.owner).collect();
+        // The journal numbers records without gaps. Positions have gaps where cells were staged.
+        let first = self.durable_record.0 + 1;
+        let number = |(n, (_, record)): (u64, (Lsn, Record))| (Lsn(n), record);
+        let records = (first..).zip(staged).map(number).collect();
+        JournalBatch { records, cells: cells.into_iter().map(|(_, cell)| cell).collect() }
     }
 
     /// Adds a piece to the checkpoint and returns the whole after the last piece. Everything it covers was durable before the first
@@ -568,9 +634,9 @@ impl NodeCore {
 /// Why this node cannot recover from its journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
-    /// The journal has records of a role that this node does not hold.
+    /// The journal has records, or there are cells, of a role that this node does not hold.
     #[error(
-        "the journal holds records of {role}, which this node is not configured for; start it with that role"
+        "the data directory holds records or cells of {role}, which this node is not configured for; start it with that role"
     )]
     NoRole {
         /// The role.
@@ -579,6 +645,14 @@ pub enum RecoverError {
     /// The checkpoint cannot be decoded although its checksum is right.
     #[error("the checkpoint of {role} is not readable: {error}; it was written by another version")]
     Checkpoint {
+        /// The role that owns it.
+        role: RoleKind,
+        /// What was wrong.
+        error: DecodeError,
+    },
+    /// A cell cannot be decoded although its checksum is right.
+    #[error("a cell of {role} is not readable: {error}; it was written by another version")]
+    Cell {
         /// The role that owns it.
         role: RoleKind,
         /// What was wrong.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::cell::{CellWrite, MAX_CELL_KEY_BYTES, MAX_CELL_VALUE_BYTES};
 use crate::frame::{Class, Frame, Message};
 use crate::ids::{Lsn, NodeId, RoleKind, Tick, roles};
 use crate::ticket::BoxFuture;
@@ -97,7 +98,8 @@ pub trait Role: Send {
     /// Handles a message for this role.
     fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, out: &mut Effects);
 
-    /// Reports that all records up to and including `upto` are durable. `mine` contains those of this role since the last call, in order.
+    /// Reports that all records and cells up to and including `upto` are durable. `mine` contains the records of this role since the last
+    /// call, in order. It is empty if only cells of this role became durable.
     fn on_durable(&mut self, now: Tick, upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects);
 
     /// Returns when [`Role::on_deadline`] should run next. A role has only one deadline (X10). It depends only on the role's own state, so
@@ -152,7 +154,14 @@ pub trait Role: Send {
         Ok(())
     }
 
-    /// Last step of recovery, after the last [`Role::recover`]. Returns the locations of entries that are no longer needed.
+    /// Third step of recovery, after the last [`Role::recover`]: takes each cell that this role has written and not deleted, with its last
+    /// value. The cells come in no particular order. Of the records and cells that were staged together, a crash may have kept any part, so
+    /// a role that needs one before the other waits for [`Role::on_durable`] in between.
+    fn recover_cell(&mut self, _key: Bytes, _value: Bytes) -> Result<(), crate::codec::DecodeError> {
+        Err(crate::codec::DecodeError::Invalid { what: "cell", value: 0, allowed: "this role uses no cells" })
+    }
+
+    /// Last step of recovery, after the last [`Role::recover_cell`]. Returns the locations of entries that are no longer needed.
     fn recovered(&mut self) -> Vec<Loc> {
         Vec::new()
     }
@@ -177,8 +186,10 @@ pub struct Effects {
     pub(crate) node: NodeId,
     pub(crate) space: Space,
     pub(crate) next_lsn: u64,
+    pub(crate) next_cell: u64,
     pub(crate) durable: Lsn,
     pub(crate) staged: Vec<(Lsn, Record)>,
+    pub(crate) cells: Vec<(Lsn, CellWrite)>,
     pub(crate) freed: Vec<Loc>,
     pub(crate) todo: Vec<(Lsn, Effect)>,
 }
@@ -191,8 +202,10 @@ impl Effects {
             node,
             space: Space::Plenty,
             next_lsn: durable.0 + 1,
+            next_cell: 1,
             durable,
             staged: Vec::new(),
+            cells: Vec::new(),
             freed: Vec::new(),
             todo: Vec::new(),
         }
@@ -208,7 +221,7 @@ impl Effects {
         self.space
     }
 
-    /// Returns the number of the last durable record.
+    /// Returns the last durable position.
     pub fn durable(&self) -> Lsn {
         self.durable
     }
@@ -218,6 +231,34 @@ impl Effects {
         let lsn = Lsn(self.next_lsn);
         self.next_lsn += 1;
         self.staged.push((lsn, Record { owner: self.role, kind, head, payload }));
+        lsn
+    }
+
+    /// Stages a write of a cell: `key` has this value from now on, instead of its previous one. It is durable once [`Role::on_durable`]
+    /// reaches the returned position. Records and cells share one sequence of positions, and what is staged together becomes durable
+    /// together. A full disk may have no room for new cells, although it can still overwrite old ones: see [`Effects::space`].
+    ///
+    /// # Panics
+    /// If the key is empty, or key or value are longer than a cell can be. The role must check what it takes from others.
+    pub fn write_cell(&mut self, key: Bytes, value: Bytes) -> Lsn {
+        assert!(value.len() <= MAX_CELL_VALUE_BYTES, "a cell's value of {} bytes", value.len());
+        self.stage_cell(key, Some(value))
+    }
+
+    /// Stages the deletion of a cell, which need not exist. Like [`Effects::write_cell`] otherwise.
+    ///
+    /// # Panics
+    /// If the key is empty or too long.
+    pub fn delete_cell(&mut self, key: Bytes) -> Lsn {
+        self.stage_cell(key, None)
+    }
+
+    fn stage_cell(&mut self, key: Bytes, value: Option<Bytes>) -> Lsn {
+        assert!((1..=MAX_CELL_KEY_BYTES).contains(&key.len()), "a cell's key of {} bytes", key.len());
+        let (lsn, number) = (Lsn(self.next_lsn), self.next_cell);
+        self.next_lsn += 1;
+        self.next_cell += 1;
+        self.cells.push((lsn, CellWrite { number, owner: self.role, key, value }));
         lsn
     }
 
@@ -260,6 +301,11 @@ impl Effects {
     /// For traces of a single role: takes the records staged so far.
     pub fn take_staged(&mut self) -> Vec<(Lsn, Record)> {
         std::mem::take(&mut self.staged)
+    }
+
+    /// For traces of a single role: takes the writes of cells staged so far.
+    pub fn take_cells(&mut self) -> Vec<(Lsn, CellWrite)> {
+        std::mem::take(&mut self.cells)
     }
 
     /// For traces of a single role: takes the locations freed so far.

@@ -1,9 +1,9 @@
 //! Remembers how far the journals of the other nodes have come. A data directory that was replaced as a whole by an older copy is
 //! consistent in itself: only nodes that have seen it further ahead can detect this.
 //!
-//! Nodes announce in heartbeats, and in the handshake of a connection, up to which record their journal is durable. This memory lives in
-//! the process: it is lost once all nodes have been down. A node that starts with another data directory does not erase what is known of
-//! the earlier one, because its operator may bring that one back.
+//! Nodes announce in heartbeats, and in the handshake of a connection, up to which position their records and cells are durable. This
+//! memory lives in the process: it is lost once all nodes have been down. A node that starts with another data directory does not erase
+//! what is known of the earlier one, because its operator may bring that one back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -239,3 +239,135 @@ fn procedures_run_in_the_order_of_their_wakes_and_abort_drops_them() {
     assert_eq!(*order.lock().unwrap(), [1, 2, 0]);
     assert_eq!(core.running().count(), 0);
 }
+
+const SHELF: RoleKind = RoleKind(202);
+
+/// A role that writes each number to a cell and to a record, and tells them apart after a restart.
+#[derive(Default)]
+struct Shelf {
+    cells: u64,
+    records: u64,
+    durable: Vec<(Lsn, usize)>,
+}
+
+impl Role for Shelf {
+    fn on_frame(&mut self, _now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        let Ok(Add { n }) = Add::from_frame(frame) else { return };
+        // Odd numbers go to cells, and every third to a record, too.
+        let mut reveals = Lsn::NONE;
+        if n % 2 == 1 {
+            reveals = out.write_cell(Bytes::from_static(b"n"), n.to_bytes());
+        }
+        if n % 3 == 0 {
+            reveals = out.journal(RecordKind::Fact, n.to_bytes(), Bytes::new());
+        }
+        out.reply(from, Sum { n }, reveals);
+    }
+
+    fn on_durable(&mut self, _now: Tick, upto: Lsn, mine: &[(Lsn, Loc)], _out: &mut Effects) {
+        self.durable.push((upto, mine.len()));
+    }
+
+    fn recover(&mut self, stored: Stored) -> Result<(), atoll_core::DecodeError> {
+        self.records = u64::from_bytes(stored.record.head)?;
+        Ok(())
+    }
+
+    fn recover_cell(&mut self, key: Bytes, value: Bytes) -> Result<(), atoll_core::DecodeError> {
+        assert_eq!(key, "n");
+        self.cells = u64::from_bytes(value)?;
+        Ok(())
+    }
+
+    fn measure(&self, out: &mut Vec<atoll_core::Measure>) {
+        for (upto, records) in &self.durable {
+            let value = upto.0 as f64 + *records as f64 / 10.0;
+            out.push(atoll_core::Measure { name: "durable", label: None, value });
+        }
+        out.push(atoll_core::Measure { name: "cells", label: None, value: self.cells as f64 });
+        out.push(atoll_core::Measure { name: "records", label: None, value: self.records as f64 });
+    }
+}
+
+fn shelf() -> NodeCore {
+    let mut core = NodeCore::new(NodeId(1), Incarnation(7), 42);
+    core.add_role(SHELF, Box::new(Shelf::default()));
+    core.set_link(Tick(0), NodeId(2), Class::Control, Link::Up);
+    core
+}
+
+fn measured(core: &NodeCore, name: &str) -> Vec<f64> {
+    core.measures().into_iter().filter(|m| m.name == name).map(|m| m.value).collect()
+}
+
+fn put(core: &mut NodeCore, n: u64) {
+    let envelope = Envelope { exchange: Exchange::Request(n), frame: Add { n }.into_frame(SHELF) };
+    core.deliver(Tick(1), NodeId(2), Class::Control, envelope);
+}
+
+#[test]
+fn an_answer_waits_for_the_cell_that_it_reveals() {
+    let mut core = shelf();
+    put(&mut core, 1);
+    let out = turn(&mut core, 1);
+    assert!(out.frames.is_empty(), "nothing is synced yet");
+    let batch = out.journal.unwrap();
+    assert_eq!((batch.records.len(), batch.cells.len(), batch.cells[0].number), (0, 1, 1));
+    put(&mut core, 3);
+    put(&mut core, 5);
+    put(&mut core, 6);
+    assert!(turn(&mut core, 2).journal.is_none(), "one batch at a time (X2)");
+    core.durable(Tick(3), Ok(places(&batch)));
+    let out = turn(&mut core, 3);
+    assert_eq!(out.frames.len(), 1);
+    assert_eq!(core.env().witness().own(), Lsn(1));
+    // Positions: cell 2, record 3, cell 4, record 5. The journal numbers its records without gaps.
+    let batch = out.journal.unwrap();
+    let records: Vec<Lsn> = batch.records.iter().map(|(lsn, _)| *lsn).collect();
+    let cells: Vec<u64> = batch.cells.iter().map(|cell| cell.number).collect();
+    assert_eq!((records, cells), (vec![Lsn(1), Lsn(2)], vec![2, 3]));
+    core.request_checkpoint();
+    assert_eq!(turn(&mut core, 3).checkpoint.unwrap().covers, Lsn(0));
+    core.durable(Tick(4), Ok(places(&batch)));
+    assert_eq!(turn(&mut core, 4).frames.len(), 3);
+    core.request_checkpoint();
+    assert_eq!(turn(&mut core, 5).checkpoint.unwrap().covers, Lsn(2), "records, not positions");
+    assert_eq!(measured(&core, "durable"), [1.0, 5.2]);
+}
+
+#[test]
+fn recovery_gives_cells_back_and_positions_go_on() {
+    let mut core = shelf();
+    let key = Bytes::from_static(b"n");
+    let record =
+        Record { owner: SHELF, kind: RecordKind::Fact, head: 6u64.to_bytes(), payload: Bytes::new() };
+    let loc = Loc { segment: 1, offset_bytes: 0, len_bytes: 1 };
+    core.recover_record(Stored { lsn: Lsn(4), loc, record }).unwrap();
+    let cell = |owner| atoll_core::Cell { owner, key: key.clone(), value: 5u64.to_bytes() };
+    core.recover_cell(cell(SHELF)).unwrap();
+    assert!(matches!(core.recover_cell(cell(STRANGER)), Err(RecoverError::NoRole { .. })));
+    core.recover_cells_done(9);
+    core.recover_done(Lsn(4));
+    assert_eq!((measured(&core, "cells"), measured(&core, "records")), (vec![5.0], vec![6.0]));
+    assert_eq!(core.env().witness().own(), Lsn(13), "other nodes remember records and cells");
+    put(&mut core, 3);
+    let batch = turn(&mut core, 1).journal.unwrap();
+    assert_eq!((batch.cells[0].number, batch.records[0].0), (10, Lsn(5)));
+    core.durable(Tick(2), Ok(places(&batch)));
+    assert_eq!(core.env().witness().own(), Lsn(15));
+    // A role that uses no cells is not given any.
+    let mut toy = node(1);
+    assert!(matches!(toy.recover_cell(cell(TOY)), Err(RecoverError::Cell { .. })));
+}
+
+#[test]
+fn a_failure_kills_answers_that_wait_for_cells() {
+    let mut core = shelf();
+    put(&mut core, 1);
+    put(&mut core, 5);
+    assert!(turn(&mut core, 1).journal.is_some());
+    core.durable(Tick(2), Err("sync failed".into()));
+    put(&mut core, 7);
+    let out = turn(&mut core, 3);
+    assert!(out.frames.is_empty() && out.journal.is_none());
+}

@@ -93,7 +93,7 @@ fn write(with_checkpoint: bool) -> Result<Written, JournalError> {
     for (first, count, kind, size) in batches {
         let batch: Vec<_> = (first..first + count).map(|n| (Lsn(n), record(kind, n, size))).collect();
         records.extend(batch.iter().map(|(lsn, record)| (lsn.0, record.clone())));
-        journal.write(&JournalBatch { records: batch })?;
+        journal.write(&JournalBatch::of(batch))?;
         journal.sync()?;
         if with_checkpoint && first == 3 {
             let states = vec![(RoleKind(1), Bytes::from_static(b"state"))];
@@ -126,7 +126,7 @@ fn survives(disk: &MemDisk) -> Option<Found> {
     if found.last.0 < MAX_LSN {
         let lsn = Lsn(found.last.0 + 1);
         let one = record(RecordKind::Entry, lsn.0 % 1000, 10);
-        let more = JournalBatch { records: vec![(lsn, one.clone())] };
+        let more = JournalBatch::of(vec![(lsn, one.clone())]);
         if journal.write(&more).is_ok() && journal.sync().is_ok() {
             expected.push((lsn.0, one));
         }

@@ -14,8 +14,8 @@ use atoll_door::{
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::{Net, NetOptions, RefusalCode};
 use atoll_storage::{
-    DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered,
-    Syncs,
+    CellOptions, CellStore, DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk,
+    RecoverCellsError, RecoverError, Recovered, Syncs,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -43,6 +43,9 @@ pub enum StartError {
     /// The journal is damaged, or another version wrote it.
     #[error("journal: {0}")]
     Journal(#[from] RecoverError<atoll_core::RecoverError>),
+    /// The cells could not be recovered.
+    #[error(transparent)]
+    Cells(#[from] RecoverCellsError<atoll_core::RecoverError>),
     /// The listener for other nodes could not be opened.
     #[error("listening for other nodes: {0}")]
     Net(#[from] Box<atoll_net::StartError>),
@@ -246,6 +249,7 @@ pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn Door>>) -> Result<Runni
 struct Opened {
     assembly: Assembly,
     journal: Journal,
+    cells: CellStore,
     identity: Identity,
 }
 
@@ -299,9 +303,12 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     };
     let options =
         JournalOptions { generation_secret: Some(random_bits()), ..JournalOptions::new(marker.storage) };
-    let (journal, last) = Journal::recover(disk, options, visit)?;
+    let (journal, last) = Journal::recover(disk.clone(), options, visit)?;
+    let visit = &mut |cell| core.recover_cell(cell);
+    let cells = CellStore::recover(disk, CellOptions::new(marker.storage), visit)?;
+    core.recover_cells_done(cells.last());
     core.recover_done(last);
-    Ok(Opened { assembly, journal, identity })
+    Ok(Opened { assembly, journal, cells, identity })
 }
 
 fn door_tls(config: &NodeConfig) -> Result<Option<DoorTls>, StartError> {
@@ -416,7 +423,7 @@ async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Resu
     let listeners = Listeners { plaintext_beyond_loopback: config.plaintext_beyond_loopback };
     let threads = DoorThreads::start(config.door_threads).map_err(StartError::Threads)?;
     let shared = SharedListeners::open(&mut config, &threads, listeners, plan.grpc).await?;
-    let Opened { assembly, journal, identity } = open(&config)?;
+    let Opened { assembly, journal, cells, identity } = open(&config)?;
     let mut options = NetOptions::new(
         identity.node,
         identity.incarnation,
@@ -430,7 +437,7 @@ async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Resu
     options.allow_plaintext_beyond_loopback = config.plaintext_beyond_loopback;
     let (net, events) = Net::start(options).await.map_err(Box::new)?;
     let parts = assembly.node;
-    let host = NodeHost::start(assembly.core, journal, net.clone(), events, HostOptions::default())
+    let host = NodeHost::start(assembly.core, journal, cells, net.clone(), events, HostOptions::default())
         .map_err(StartError::Threads)?;
     let handle = host.handle();
     tokio::spawn(follow_peers(parts.clone(), net));

@@ -61,7 +61,7 @@ fn journal(dir: &Path, payload: usize, run: Duration) -> Result<(), Failure> {
             head: Bytes::from_static(&[7; 24]),
             payload: payload_bytes.clone(),
         };
-        let batch = JournalBatch { records: vec![(Lsn(journal.last().0 + 1), record)] };
+        let batch = JournalBatch::of(vec![(Lsn(journal.last().0 + 1), record)]);
         let at = Instant::now();
         let places = journal.write(&batch)?;
         journal.sync()?;

@@ -6,6 +6,7 @@
 //! | `real_disk.rs` | a directory of the file system, with real syncs and a lock against a second process |
 //! | `mem_disk.rs` | the simulated disk: power cuts with torn writes, a full or failing disk, rot |
 //! | `identity.rs` | the marker of a data directory (native-T8) |
+//! | `batch.rs` | writes and syncs the records and cells of a batch |
 //! | `cells/` | small values that are overwritten in place (seed 004 §4.3, §6.2) |
 //! | `journal/` | recycled append-only segments, group commit, recovery (native-T9, native-T22) |
 //! | `mutants.rs` | known bugs and coverage marks, for tests |
@@ -13,6 +14,7 @@
 //! A data directory contains: `node` (marker), `lock`, `journal.manifest`, `journal/GENERATION.seg`, `journal/spare-GENERATION.seg`,
 //! `journal/checkpoint`, `journal/reserve`. If a role uses cells, also `cells.manifest` and `cells/class-NN`.
 
+mod batch;
 pub mod cells;
 mod disk;
 mod identity;
@@ -21,6 +23,7 @@ mod mem_disk;
 pub mod mutants;
 mod real_disk;
 
+pub use batch::{BatchError, sync_batch, write_batch};
 pub use cells::{CellError, CellOptions, CellStats, CellStore, RecoverCellsError};
 pub use disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
 pub use identity::{Identity, IdentityError, MAX_CLUSTER_NAME_BYTES};

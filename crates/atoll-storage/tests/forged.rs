@@ -58,7 +58,7 @@ fn forged(lsn: u64, offset: usize, bytes: usize, generations: std::ops::Range<u6
     }
     let record =
         Record { owner: RoleKind(1), kind: RecordKind::Entry, head: Bytes::new(), payload: payload.into() };
-    JournalBatch { records: vec![(Lsn(lsn), record)] }
+    JournalBatch::of(vec![(Lsn(lsn), record)])
 }
 
 fn segment(generation: u64) -> DiskPath {

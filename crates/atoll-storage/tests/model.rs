@@ -196,7 +196,7 @@ impl Model {
             let kind = if size % 2 == 0 { RecordKind::Entry } else { RecordKind::Fact };
             records.push((Lsn(lsn), record(kind, self.counter, size.into())));
         }
-        let written = self.journal.write(&JournalBatch { records: records.clone() });
+        let written = self.journal.write(&JournalBatch::of(records.clone()));
         let places = match &written {
             Err(JournalError::NoSpace { .. }) => return Ok(()),
             Ok(places) => places.iter().map(|(lsn, loc)| (*lsn, Some(*loc))).collect(),

@@ -367,7 +367,7 @@ fn sparse_segments_are_emptied_by_their_owner() {
             let (moved, rest): (Vec<Loc>, Vec<Loc>) = live.iter().partition(|l| l.segment == segment);
             let mut records = journal.reader().read(&moved).unwrap();
             let batch = records.drain(..).enumerate().map(|(i, s)| (Lsn(next + i as u64), s.record));
-            let batch = atoll_core::JournalBatch { records: batch.collect() };
+            let batch = atoll_core::JournalBatch::of(batch.collect());
             let places = journal.write(&batch).unwrap();
             next += places.len() as u64;
             journal.sync().unwrap();

@@ -12,7 +12,7 @@
 //! | `recycle` | the records that the role has freed are lost |
 //! | `restart`, `restart alone` | the role starts again from its checkpoint and its journal; `alone` leaves out the journal's facts |
 //!
-//! In the output, `after N` marks what leaves only once record N is durable.
+//! In the output, `after N` marks what leaves only once everything up to position N is durable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Command;
+use crate::cell::CellWrite;
 use crate::frame::{Class, Frame};
 use crate::ids::{Lsn, NodeId, RoleKind, Tick};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Record, RecordKind, Role, Space, Stored};
@@ -42,8 +43,12 @@ pub struct LoneRole {
     now: Tick,
     /// Records that are staged and not durable yet.
     staged: Vec<(Lsn, Record)>,
+    /// Writes of cells that are staged and not durable yet.
+    staged_cells: Vec<(Lsn, CellWrite)>,
     /// Records that are durable.
     journal: Vec<Stored>,
+    /// Cells that are durable, by key.
+    cells: BTreeMap<Bytes, Bytes>,
     freed: Vec<Loc>,
     /// The last checkpoint, and the record up to which it replaces facts.
     checkpoint: Option<(Lsn, Bytes)>,
@@ -82,7 +87,9 @@ impl LoneRole {
             out: Effects::detached(node, kind, Lsn::NONE),
             now: Tick(1_000_000),
             staged: Vec::new(),
+            staged_cells: Vec::new(),
             journal: Vec::new(),
+            cells: BTreeMap::new(),
             freed: Vec::new(),
             checkpoint: None,
             covers: None,
@@ -168,8 +175,17 @@ impl LoneRole {
     fn sync(&mut self, upto: Option<u64>) {
         let count = self.staged.partition_point(|(lsn, _)| upto.is_none_or(|upto| lsn.0 <= upto));
         let durable: Vec<(Lsn, Record)> = self.staged.drain(..count).collect();
-        let Some(upto) = durable.last().map(|(lsn, _)| *lsn) else { return };
+        let count = self.staged_cells.partition_point(|(lsn, _)| upto.is_none_or(|upto| lsn.0 <= upto));
+        let cells: Vec<(Lsn, CellWrite)> = self.staged_cells.drain(..count).collect();
+        let ends = [durable.last().map(|(lsn, _)| *lsn), cells.last().map(|(lsn, _)| *lsn)];
+        let Some(upto) = ends.into_iter().flatten().max() else { return };
         self.out.durable = upto;
+        for (_, CellWrite { key, value, .. }) in cells {
+            match value {
+                Some(value) => self.cells.insert(key, value),
+                None => self.cells.remove(&key),
+            };
+        }
         let mine: Vec<(Lsn, Loc)> = durable.iter().map(|(lsn, _)| (*lsn, place(*lsn))).collect();
         self.journal.extend(durable.into_iter().map(|(lsn, record)| Stored { lsn, loc: place(lsn), record }));
         self.role.on_durable(self.now, upto, &mine, &mut self.out);
@@ -187,10 +203,10 @@ impl LoneRole {
     }
 
     fn restart(&mut self, alone: bool) {
-        let last = self.journal.last().map_or(Lsn::NONE, |stored| stored.lsn);
-        self.out = Effects::detached(self.out.node, self.out.role, last);
+        self.out = Effects::detached(self.out.node, self.out.role, self.out.durable);
         self.role = (self.make)();
         self.staged.clear();
+        self.staged_cells.clear();
         self.asked.clear();
         self.fetches.clear();
         self.covers = None;
@@ -212,6 +228,10 @@ impl LoneRole {
                 }
             }
         }
+        for (key, value) in &self.cells {
+            let recovered = self.role.recover_cell(key.clone(), value.clone());
+            recovered.unwrap_or_else(|e| panic!("cell {}: {e}", key.escape_ascii()));
+        }
         let dead = self.role.recovered();
         self.out.free(dead);
     }
@@ -221,6 +241,14 @@ impl LoneRole {
         for (lsn, record) in self.out.take_staged() {
             self.lines.push(format!("journal {}: {}", lsn.0, (self.wording.record)(&record)));
             self.staged.push((lsn, record));
+        }
+        for (lsn, cell) in self.out.take_cells() {
+            let key = cell.key.escape_ascii();
+            self.lines.push(match &cell.value {
+                Some(value) => format!("cell {}: {key}, {} bytes", lsn.0, value.len()),
+                None => format!("cell {}: {key} deleted", lsn.0),
+            });
+            self.staged_cells.push((lsn, cell));
         }
         let freed = self.out.take_freed();
         if !freed.is_empty() {

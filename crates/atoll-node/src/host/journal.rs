@@ -1,4 +1,4 @@
-//! The journal thread, which does all writes to the journal. Each batch is one group commit.
+//! The journal thread, which does all writes to the journal and to the files of cells. Each batch is one group commit.
 //!
 //! It writes one batch at a time and begins the next one when the last is synced (contracts X2). After a failure it writes nothing more,
 //! and the node continues to answer what it can.
@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use atoll_core::testing::hit;
 use atoll_core::{JournalBatch, Space};
-use atoll_storage::{Aside, CheckpointJob, Journal, JournalError, PrepareJob};
+use atoll_storage::{
+    Aside, BatchError, CellStore, CheckpointJob, Journal, JournalError, PrepareJob, sync_batch, write_batch,
+};
 
 use super::incoming::Incoming;
 use super::options::HostOptions;
@@ -101,6 +103,13 @@ impl Worker for Writer {
         if due && self.synced_at.elapsed() >= QUIET {
             self.mark();
         }
+        // A full disk is tried again at the pace of an idle journal.
+        if self.space != Space::Closed
+            && (quiet || !self.cells.is_short())
+            && let Err(error) = self.cells.look_ahead()
+        {
+            self.fail(&error.into());
+        }
         self.look_after(quiet);
     }
 
@@ -113,6 +122,7 @@ impl Worker for Writer {
 /// Writes the journal.
 pub(crate) struct Writer {
     journal: Journal,
+    cells: CellStore,
     shared: Arc<Shared>,
     jobs: SyncSender<PrepareJob>,
     checkpoints: SyncSender<CheckpointJob>,
@@ -146,6 +156,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(
         journal: Journal,
+        cells: CellStore,
         shared: Arc<Shared>,
         jobs: SyncSender<PrepareJob>,
         checkpoints: SyncSender<CheckpointJob>,
@@ -155,6 +166,7 @@ impl Writer {
             giving_back: GivingBack::new(options.remove_pause),
             checkpoint_spread: options.checkpoint_spread,
             journal,
+            cells,
             shared,
             jobs,
             checkpoints,
@@ -182,6 +194,7 @@ impl Writer {
             && self.usual_bytes <= HERE_BYTES
             && batch_bytes(batch) <= HERE_BYTES
             && self.journal.has_room_for(batch)
+            && self.cells.has_room_for(&batch.cells)
     }
 
     /// Writes a batch while the journal thread sleeps.
@@ -197,7 +210,7 @@ impl Writer {
         self.look_after(false);
     }
 
-    fn work(&mut self, work: Work) -> Result<(), JournalError> {
+    fn work(&mut self, work: Work) -> Result<(), BatchError> {
         let Work { batch, freed, checkpoint, aside, prepared, unmarked: _ } = work;
         if self.space == Space::Closed {
             return Ok(());
@@ -246,11 +259,11 @@ impl Writer {
         Ok(())
     }
 
-    fn write(&mut self, batch: JournalBatch) -> Result<(), JournalError> {
+    fn write(&mut self, batch: JournalBatch) -> Result<(), BatchError> {
         let began = Instant::now();
-        let written = match self.journal.write(&batch) {
+        let written = match write_batch(&mut self.journal, &mut self.cells, &batch) {
             Ok(written) => written,
-            Err(error @ JournalError::NoSpace { .. }) => {
+            Err(error) if error.is_no_space() => {
                 if self.space != Space::FactsOnly {
                     add(&self.shared.stats.stalled_batches, 1);
                     tracing::warn!(%error, "a batch waits for space");
@@ -261,7 +274,7 @@ impl Writer {
             Err(error) => return Err(error),
         };
         let between = Instant::now();
-        self.journal.sync()?;
+        sync_batch(&mut self.journal, &mut self.cells)?;
         let ended = Instant::now();
         self.shared.inbound.put(Incoming::Durable(Ok(written)));
         self.marked = false;
@@ -298,7 +311,7 @@ impl Writer {
         }
         // A batch that found no space is stronger evidence than the computed space, so entries are refused until it is written.
         let space = match self.journal.space() {
-            Space::Plenty if self.stalled.is_some() => Space::FactsOnly,
+            Space::Plenty if self.stalled.is_some() || self.cells.is_short() => Space::FactsOnly,
             space => space,
         };
         if space != self.space && space != Space::Closed {
@@ -336,7 +349,8 @@ impl Writer {
         if self.space == Space::Closed {
             return;
         }
-        if let Err(error) = self.journal.mark().and_then(|()| self.journal.sync().map(drop)) {
+        let marked = self.journal.mark().and_then(|()| self.journal.sync().map(drop));
+        if let Err(error) = marked.map_err(BatchError::from).and_then(|()| Ok(self.cells.mark()?)) {
             self.fail(&error);
         }
     }
@@ -347,7 +361,7 @@ impl Writer {
         *self.shared.journal_stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
     }
 
-    fn fail(&mut self, error: &JournalError) {
+    fn fail(&mut self, error: &BatchError) {
         if self.space == Space::Closed {
             return;
         }
@@ -358,9 +372,11 @@ impl Writer {
     }
 }
 
-/// The heads and payloads of a batch, in bytes.
+/// The heads and payloads of a batch, and the keys and values of its cells, in bytes.
 fn batch_bytes(batch: &JournalBatch) -> usize {
-    batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len()).sum()
+    let records = batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len());
+    let cells = batch.cells.iter().map(|c| c.key.len() + c.value.as_ref().map_or(0, |value| value.len()));
+    records.sum::<usize>() + cells.sum::<usize>()
 }
 
 /// Decides when the next piece of a file is given back.
@@ -425,8 +441,8 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::mpsc::{Receiver, sync_channel};
 
-    use atoll_core::{Checkpoint, Lsn, Record, RecordKind, RoleKind, StorageId};
-    use atoll_storage::{Fault, JournalOptions, MemDisk};
+    use atoll_core::{Cell, CellWrite, Checkpoint, Lsn, Record, RecordKind, RoleKind, StorageId};
+    use atoll_storage::{CellOptions, Fault, JournalOptions, MemDisk};
     use bytes::Bytes;
     use tokio::sync::watch;
 
@@ -443,6 +459,9 @@ mod tests {
     fn lone(disk: &MemDisk, options: JournalOptions) -> Lone {
         let visit = &mut |_| Ok::<_, Infallible>(());
         let (journal, _) = Journal::recover(Arc::new(disk.clone()), options, visit).unwrap();
+        let cells = CellStore::recover(Arc::new(disk.clone()), CellOptions::small(StorageId(1)), &mut |_| {
+            Ok::<_, Infallible>(())
+        });
         let shared = Arc::new(Shared {
             inbound: Default::default(),
             stats: Default::default(),
@@ -460,14 +479,14 @@ mod tests {
             quick_disk: HOUR,
             ..HostOptions::default()
         };
-        let writer = Writer::new(journal, shared, jobs, checkpoints, &options);
+        let writer = Writer::new(journal, cells.unwrap(), shared, jobs, checkpoints, &options);
         Lone { writer, _jobs: (job, checkpoint) }
     }
 
     fn facts(first: u64, count: u64) -> JournalBatch {
         let (head, payload) = (Bytes::new(), Bytes::from_static(&[7; 1000]));
         let record = Record { owner: RoleKind(1), kind: RecordKind::Fact, head, payload };
-        JournalBatch { records: (first..first + count).map(|n| (Lsn(n), record.clone())).collect() }
+        JournalBatch::of((first..first + count).map(|n| (Lsn(n), record.clone())).collect())
     }
 
     #[test]
@@ -534,6 +553,66 @@ mod tests {
         lone.writer.journal.write_checkpoint(&checkpoint).unwrap();
         lone.writer.look_after(true);
         assert_eq!((lone.writer.patience(), lone.writer.checkpoint_due), (None, None));
+    }
+
+    fn cell(number: u64, key: u8) -> JournalBatch {
+        let (key, value) = (Bytes::from(vec![key]), Some(Bytes::from(vec![number as u8; 700])));
+        JournalBatch {
+            records: Vec::new(),
+            cells: vec![CellWrite { number, owner: RoleKind(1), key, value }],
+        }
+    }
+
+    fn cells_of(disk: &MemDisk) -> Vec<(u8, u8)> {
+        let mut found = Vec::new();
+        let visit = &mut |cell: Cell| {
+            found.push((cell.key[0], cell.value[0]));
+            Ok::<_, Infallible>(())
+        };
+        CellStore::recover(Arc::new(disk.clone()), CellOptions::small(StorageId(1)), visit).unwrap();
+        found
+    }
+
+    fn told(lone: &Lone) -> Vec<Incoming> {
+        let mut incoming = Vec::new();
+        lone.writer.shared.inbound.take(&mut incoming);
+        incoming
+    }
+
+    #[test]
+    fn a_batch_of_cells_is_durable_once_it_is_reported() {
+        let disk = MemDisk::new();
+        let mut lone = lone(&disk, JournalOptions::small(StorageId(1)));
+        assert!(!lone.writer.may_write_here(&cell(1, 7)), "a file has to be made first");
+        lone.writer.round(Work { batch: Some(cell(1, 7)), ..Work::default() });
+        lone.writer.usual = Duration::ZERO;
+        assert!(matches!(&told(&lone)[..], [Incoming::Durable(Ok(written))] if written.is_empty()));
+        assert!(lone.writer.may_write_here(&cell(2, 7)));
+        let syncs = disk.syncs();
+        lone.writer.write_alone(cell(2, 7));
+        assert_eq!(disk.syncs() - syncs, 1, "one sync, and none of the journal");
+        let cut = disk.fork();
+        cut.crash(&mut || false);
+        assert_eq!(cells_of(&cut), [(7, 2)]);
+        disk.fail_next(Fault::Sync, 1);
+        lone.writer.write_alone(cell(3, 7));
+        assert!(matches!(told(&lone)[..], [Incoming::Durable(Ok(_)), Incoming::Durable(Err(_))]));
+        assert!(lone.writer.space == Space::Closed);
+    }
+
+    #[test]
+    fn cells_that_find_no_space_wait_for_it() {
+        let disk = MemDisk::new();
+        let mut lone = lone(&disk, JournalOptions::small(StorageId(1)));
+        disk.set_capacity(Some(disk.used_bytes()));
+        lone.writer.round(Work { batch: Some(cell(1, 7)), ..Work::default() });
+        assert!(matches!(told(&lone)[..], [Incoming::Space(Space::FactsOnly)]));
+        assert!(lone.writer.patience().is_some_and(|patience| patience <= RETRY));
+        disk.set_capacity(None);
+        lone.writer.round(Work::default());
+        let told = told(&lone);
+        assert!(matches!(told[..], [Incoming::Durable(Ok(_)), Incoming::Space(Space::Plenty)]));
+        assert_eq!(cells_of(&disk.fork()), [(7, 1)]);
     }
 
     #[test]

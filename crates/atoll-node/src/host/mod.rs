@@ -34,7 +34,7 @@ use std::thread;
 
 use atoll_core::{BoxFuture, Env, NodeCore, NodeId, Ticket, ticket};
 use atoll_net::{Net, NetEvents, Refusal};
-use atoll_storage::Journal;
+use atoll_storage::{CellStore, Journal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -71,14 +71,15 @@ pub struct HostHandle {
 }
 
 impl NodeHost {
-    /// Starts to drive `core`, which must be assembled and have recovered from `journal`. Runs on the current runtime, whose thread becomes
-    /// the node thread.
+    /// Starts to drive `core`, which must be assembled and have recovered from `journal` and `cells`. Runs on the current runtime, whose
+    /// thread becomes the node thread.
     ///
     /// # Errors
     /// A thread could not be started. Nothing was written.
     pub fn start(
         core: NodeCore,
         journal: Journal,
+        cells: CellStore,
         net: Net,
         events: NetEvents,
         options: HostOptions,
@@ -95,7 +96,7 @@ impl NodeHost {
             readers,
         });
         let (threads, writer) =
-            start_threads(journal, &shared, &options).inspect_err(|_| shared.stop_threads())?;
+            start_threads(journal, cells, &shared, &options).inspect_err(|_| shared.stop_threads())?;
         let env = core.env();
         let driver = Driver::new(core, net.clone(), events, shared.clone(), writer, &options);
         let driver = tokio::spawn(driver.run());
@@ -136,6 +137,7 @@ impl NodeHost {
 
 fn start_threads(
     journal: Journal,
+    cells: CellStore,
     shared: &Arc<Shared>,
     options: &HostOptions,
 ) -> std::io::Result<(Vec<thread::JoinHandle<()>>, SharedWriter)> {
@@ -143,7 +145,7 @@ fn start_threads(
     let (jobs, preparing) = readers::preparing(shared.clone(), options.prepare_pause);
     let (checkpoints, checkpointing) = readers::checkpointing(shared.clone(), options.prepare_pause);
     let reader = journal.reader();
-    let writer = journal::Writer::new(journal, shared.clone(), jobs, checkpoints, options);
+    let writer = journal::Writer::new(journal, cells, shared.clone(), jobs, checkpoints, options);
     let writer = Arc::new(Mutex::new(writer));
     let (its, of_all) = (writer.clone(), shared.clone());
     let writing = move || journal::run(&its, &of_all);

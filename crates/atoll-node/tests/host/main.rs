@@ -13,7 +13,9 @@ use std::time::Duration;
 use atoll_core::{CallError, Class, Env, Incarnation, Link, NodeCore, NodeId, Space, StorageId};
 use atoll_net::{Net, NetOptions, RefusalCode};
 use atoll_node::host::{Ended, HostHandle, HostOptions, NodeHost};
-use atoll_storage::{Disk, Fault, Journal, JournalOptions, MemDisk, RealDisk, Recovered, Syncs};
+use atoll_storage::{
+    CellOptions, CellStore, Disk, Fault, Journal, JournalOptions, MemDisk, RealDisk, Recovered, Syncs,
+};
 use bytes::Bytes;
 
 use echo::{ECHO, Echo, Fetch, Forget, Panic, Probe, Put, Reread, Rest};
@@ -51,11 +53,14 @@ async fn start_on(
     let (node, incarnation) = (NodeId(id), Incarnation(life));
     let mut core = NodeCore::new(node, incarnation, life);
     core.add_role(ECHO, Box::new(Echo::default()));
-    let (journal, last) = Journal::recover(disk, options, &mut |found| match found {
+    let (journal, last) = Journal::recover(disk.clone(), options, &mut |found| match found {
         Recovered::Checkpoint(checkpoint) => core.recover_checkpoint(checkpoint),
         Recovered::Record(stored) => core.recover_record(stored),
     })
     .unwrap();
+    let options = CellOptions::small(StorageId(id.into()));
+    let cells = CellStore::recover(disk, options, &mut |cell| core.recover_cell(cell)).unwrap();
+    core.recover_cells_done(cells.last());
     core.recover_done(last);
     let net_options = NetOptions::new(node, incarnation, StorageId(id.into()), "reef", "127.0.0.1:0");
     let (net, events) = Net::start(net_options).await.unwrap();
@@ -67,7 +72,7 @@ async fn start_on(
             quick_disk,
             ..HostOptions::default()
         };
-        NodeHost::start(core, journal, net, events, hasty).unwrap()
+        NodeHost::start(core, journal, cells, net, events, hasty).unwrap()
     };
     Node { handle: host.handle(), host, at }
 }

@@ -1,5 +1,6 @@
 //! Scenarios: a cluster, a load, faults, and the conditions at the end. A run is one scenario with one seed.
 
+mod cells;
 mod clocks;
 pub mod database;
 mod directed;
@@ -86,6 +87,7 @@ pub fn all() -> Vec<Scenario> {
         directed::RULE_K,
         directed::LOCAL,
         directed::TRIO,
+        cells::SCENARIO,
         file_registers::SCENARIO,
         directed::DELETED,
         lasting::LASTING,

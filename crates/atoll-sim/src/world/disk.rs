@@ -1,4 +1,4 @@
-//! A node's disk: the real journal on a simulated medium, used in the way that a host uses it.
+//! A node's disk: the real journal and store of cells on a simulated medium, used in the way that a host uses them.
 
 use std::sync::Arc;
 
@@ -6,8 +6,9 @@ use atoll_core::{
     Checkpoint, FetchError, JournalBatch, Loc, Lsn, NodeCore, NodeId, RecoverError, Space, StorageId, Stored,
 };
 use atoll_storage::{
-    Aside, Disk, DiskPath, Fault, Identity, IdentityError, Journal, JournalError, JournalOptions, MemDisk,
-    RecoverError as StorageRecoverError, Recovered,
+    Aside, BatchError, CellError, CellOptions, CellStore, Disk, DiskPath, Fault, Identity, IdentityError,
+    Journal, JournalError, JournalOptions, MemDisk, Open, RecoverCellsError,
+    RecoverError as StorageRecoverError, Recovered, sync_batch, write_batch,
 };
 
 use crate::rng::Rng;
@@ -42,6 +43,7 @@ pub(crate) struct HostDisk {
     medium: MemDisk,
     segment_bytes: u32,
     journal: Option<Journal>,
+    cells: Option<CellStore>,
     written: Vec<(Lsn, Loc)>,
     space: Space,
     checkpointing: bool,
@@ -66,7 +68,8 @@ fn files(medium: &MemDisk) -> Vec<DiskPath> {
         let prefix = if dir == DiskPath::root() { String::new() } else { format!("{dir}/") };
         names.into_iter().filter_map(move |name| DiskPath::new(&format!("{prefix}{name}")))
     };
-    DiskPath::new("journal").into_iter().chain([DiskPath::root()]).flat_map(inside).collect()
+    let dirs = ["journal", "cells"].into_iter().filter_map(DiskPath::new);
+    dirs.chain([DiskPath::root()]).flat_map(inside).collect()
 }
 
 /// Picks one file, all journal segments, or the whole `journal` directory.
@@ -88,6 +91,7 @@ impl HostDisk {
             medium: MemDisk::new(),
             segment_bytes: segment_bytes as u32,
             journal: None,
+            cells: None,
             written: Vec::new(),
             space: Space::Plenty,
             checkpointing: false,
@@ -139,16 +143,24 @@ impl HostDisk {
                 }
             }
         };
-        let (journal, last) = Journal::recover(disk, options, &mut visit).map_err(|e| match e {
+        let (journal, last) = Journal::recover(disk.clone(), options, &mut visit).map_err(|e| match e {
             StorageRecoverError::Journal(JournalError::Disk(_) | JournalError::Closed { .. }) => {
                 OpenError::Again
             }
             StorageRecoverError::Journal(JournalError::NoSpace { .. }) => OpenError::Again,
             _ => OpenError::ForGood(e.to_string()),
         })?;
+        let mut visit = |cell| core.recover_cell(cell);
+        let cells =
+            CellStore::recover(disk, CellOptions::small(storage), &mut visit).map_err(|e| match e {
+                RecoverCellsError::Cells(CellError::Disk(_) | CellError::Closed { .. }) => OpenError::Again,
+                _ => OpenError::ForGood(e.to_string()),
+            })?;
+        core.recover_cells_done(cells.last());
         core.recover_done(last);
         self.recovered = found;
         self.journal = Some(journal);
+        self.cells = Some(cells);
         self.written.clear();
         self.space = Space::Plenty;
         self.checkpointing = false;
@@ -162,21 +174,28 @@ impl HostDisk {
     }
 
     pub(crate) fn write(&mut self, batch: &JournalBatch) -> Result<(), WriteError> {
-        let Some(journal) = &mut self.journal else { return Err(WriteError::Closed("not open".to_owned())) };
-        match journal.write(batch) {
+        let (Some(journal), Some(cells)) = (&mut self.journal, &mut self.cells) else {
+            return Err(WriteError::Closed("not open".to_owned()));
+        };
+        match write_batch(journal, cells, batch) {
             Ok(written) => {
                 self.written = written;
                 Ok(())
             }
-            Err(JournalError::NoSpace { .. }) => Err(WriteError::NoSpace),
-            Err(e @ JournalError::TooLarge { .. }) => Err(WriteError::TooLarge(e.to_string())),
+            Err(e) if e.is_no_space() => Err(WriteError::NoSpace),
+            Err(
+                e @ (BatchError::Journal(JournalError::TooLarge { .. })
+                | BatchError::Cells(CellError::BadCell { .. })),
+            ) => Err(WriteError::TooLarge(e.to_string())),
             Err(e) => Err(WriteError::Closed(e.to_string())),
         }
     }
 
     pub(crate) fn sync(&mut self) -> Result<Vec<(Lsn, Loc)>, String> {
-        let Some(journal) = &mut self.journal else { return Err("not open".to_owned()) };
-        journal.sync().map_err(|e| e.to_string())?;
+        let (Some(journal), Some(cells)) = (&mut self.journal, &mut self.cells) else {
+            return Err("not open".to_owned());
+        };
+        sync_batch(journal, cells).map_err(|e| e.to_string())?;
         Ok(std::mem::take(&mut self.written))
     }
 
@@ -201,9 +220,11 @@ impl HostDisk {
 
     /// Does what the journal's thread does besides writing: prepares journal segments, and asks for checkpoints and compaction.
     ///
+    /// `is_idle` says that no batch is being written.
+    ///
     /// # Errors
     /// Returns why the journal has closed.
-    pub(crate) fn upkeep(&mut self) -> Result<Vec<Input>, String> {
+    pub(crate) fn upkeep(&mut self, is_idle: bool) -> Result<Vec<Input>, String> {
         let mut inputs = Vec::new();
         let Some(journal) = &mut self.journal else { return Ok(inputs) };
         let mut done = Ok(());
@@ -217,7 +238,15 @@ impl HostDisk {
         if let Err(e @ JournalError::Closed { .. }) = done {
             return Err(e.to_string());
         }
-        let space = journal.space();
+        let Some(cells) = &mut self.cells else { return Ok(inputs) };
+        // While a batch is written, its cells are between two states.
+        if is_idle && let Err(error) = cells.look_ahead() {
+            return Err(error.to_string());
+        }
+        let space = match journal.space() {
+            Space::Plenty if cells.is_short() => Space::FactsOnly,
+            space => space,
+        };
         if space != self.space {
             self.space = space;
             inputs.push(Input::Space(space));
@@ -244,24 +273,25 @@ impl HostDisk {
 
     /// Records on the disk what is synced, as a host does when it is idle. Returns false if that fails.
     pub(crate) fn mark(&mut self) -> bool {
-        self.journal.as_mut().is_some_and(|j| j.mark().and_then(|()| j.sync()).is_ok())
+        let is_marked = self.journal.as_mut().is_some_and(|j| j.mark().and_then(|()| j.sync()).is_ok());
+        is_marked && self.cells.as_mut().is_some_and(|cells| cells.mark().is_ok())
     }
 
     pub(crate) fn kill_process(&mut self) {
-        self.journal = None;
+        (self.journal, self.cells) = (None, None);
         self.medium.kill_process();
         self.older.get_or_insert_with(|| self.medium.fork());
     }
 
     pub(crate) fn power_cut(&mut self, seed: u64) {
-        self.journal = None;
+        (self.journal, self.cells) = (None, None);
         self.medium.crash_seeded(seed);
         self.older.get_or_insert_with(|| self.medium.fork());
     }
 
     /// Empties the disk. The older copy of it stays.
     pub(crate) fn wipe(&mut self) {
-        self.journal = None;
+        (self.journal, self.cells) = (None, None);
         self.medium.wipe();
     }
 
@@ -296,6 +326,9 @@ impl HostDisk {
     pub(crate) fn rot(&mut self, seed: u64) -> bool {
         let mut rng = Rng::new(seed);
         let Some(dir) = DiskPath::new("journal") else { return false };
+        if let Some(done) = self.rot_cells(&mut rng) {
+            return done;
+        }
         let names = self.medium.list(&dir).unwrap_or_default();
         let segments: Vec<_> =
             names.iter().filter(|n| n.ends_with(".seg") && !n.starts_with("spare")).cloned().collect();
@@ -303,6 +336,17 @@ impl HostDisk {
         let Some(path) = DiskPath::new(&format!("journal/{name}")) else { return false };
         let offset = rng.below(u64::from(self.segment_bytes) / 4);
         self.medium.flip_bit(&path, offset, (rng.bits() % 8) as u8)
+    }
+
+    /// Flips a bit in a file of cells, in half of all cases. Returns None if it did not, or if there is no such file.
+    fn rot_cells(&mut self, rng: &mut Rng) -> Option<bool> {
+        let names = self.medium.list(&DiskPath::new("cells")?).ok().filter(|names| !names.is_empty())?;
+        if rng.below(2) == 0 {
+            return None;
+        }
+        let path = DiskPath::new(&format!("cells/{}", rng.pick(&names)?))?;
+        let len = self.medium.open(&path, Open::Read).and_then(|file| file.len()).ok()?;
+        Some(self.medium.flip_bit(&path, rng.below(len), (rng.bits() % 8) as u8))
     }
 
     pub(crate) fn fail_reads(&mut self, failing: bool) {

@@ -103,10 +103,11 @@ impl<A: Assembly> World<A> {
             return;
         }
         h.upkeep_planned = false;
-        if h.writing.is_none() && !h.disk.mark() {
+        let is_idle = h.writing.is_none();
+        if is_idle && !h.disk.mark() {
             return self.journal_failed(host, "the journal could not be marked".to_owned());
         }
-        let inputs = match h.disk.upkeep() {
+        let inputs = match h.disk.upkeep(is_idle) {
             Ok(inputs) => inputs,
             Err(why) => {
                 self.journal_closed(host, &why);

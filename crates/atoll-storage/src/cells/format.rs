@@ -21,6 +21,8 @@ const FILE_MAGIC: [u8; 8] = *b"ATOLCEL\n";
 const HEAD_MAGIC: [u8; 4] = *b"CELL";
 const TAIL_MAGIC: [u8; 4] = *b"TAIL";
 
+/// No directory ever has as many writes.
+const MOST: u64 = 1 << 62;
 pub(crate) const FILE_HEADER_BYTES: usize = 44;
 pub(crate) const HEAD_BYTES: usize = 56;
 pub(crate) const TAIL_BYTES: usize = 24;
@@ -183,7 +185,7 @@ impl Head {
         {
             return None;
         }
-        Some(Head {
+        let head = Head {
             turn: u64_at(bytes, 8),
             stamp: u64_at(bytes, 16),
             number: u64_at(bytes, 24),
@@ -192,7 +194,8 @@ impl Head {
             kind: Kind::from_byte(bytes[51])?,
             key_bytes: u16_at(bytes, 48),
             value_bytes: u32_at(bytes, 44),
-        })
+        };
+        [head.turn, head.stamp, head.number].into_iter().all(|n| n < MOST).then_some(head)
     }
 }
 

@@ -131,7 +131,11 @@ fn parse_body(slot: &[u8], from: &mut Numbers<'_>) -> Option<Slot> {
         facts.classes.insert(class, Listed { slots: from.u32()?, newest: from.u64()? });
     }
     let end = slot.len() - from.0.len();
-    (crc32c::crc32c(&slot[CRC_END..end]) == crc).then_some(Slot { seq, storage, facts })
+    (crc32c::crc32c(&slot[CRC_END..end]) == crc && facts.synced < 1 << 62).then_some(Slot {
+        seq,
+        storage,
+        facts,
+    })
 }
 
 /// The manifest of the cells of a data directory.

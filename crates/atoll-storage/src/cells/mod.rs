@@ -10,8 +10,8 @@
 //! **Group commit.** [`CellStore::write`] takes all cells of a batch, and [`CellStore::sync`] syncs each file that they touched once. Of
 //! several writes to one cell in a batch, only the last is written: the others would overwrite the version that must survive a torn write.
 //!
-//! **Recovery** finds the last good version of each cell by checksum and number, and tells a torn write from rot: every version says what was
-//! synced when it was written, and so does the manifest. A damaged version with a number up to that was synced, so recovery refuses the
+//! **Recovery** finds the last good version of each cell by checksum and number, and tells a torn write from rot: every version says what
+//! was synced when it was written, and so does the manifest. A damaged version with a number up to that was synced, so recovery refuses the
 //! directory. A damaged version with a higher number was never acknowledged, and the other side of the slot holds the last value. Its
 //! number is known unless both its head and its tail are damaged; then it counts as torn if the other side is good. Rot in the very last
 //! batch cannot be told from a torn write; [`CellStore::mark`] keeps that window small.
@@ -60,6 +60,8 @@ pub use recover::RecoverCellsError;
 
 /// The directory of the files of cells.
 pub(crate) const CELL_DIR: &str = "cells";
+/// With fewer free slots than this, a class grows ahead of time.
+const SPARE_SLOTS: usize = 8;
 const MIN_BLOCK_BYTES: u32 = 512;
 const MAX_BLOCK_BYTES: u32 = 65_536;
 static ZEROS: [u8; MAX_BLOCK_BYTES as usize] = [0; MAX_BLOCK_BYTES as usize];
@@ -244,7 +246,7 @@ pub struct CellStore {
     synced: u64,
     /// The stamp of everything that is written, during recovery.
     stamp: Option<u64>,
-    /// Whether the last growth found no space, and no space was freed since.
+    /// Whether the last growth found no space, and no slot was freed since.
     is_short: bool,
     failure: Option<String>,
     stats: CellStats,
@@ -278,7 +280,7 @@ impl CellStore {
         CellStats { cells: self.index.len() as u64, file_bytes, ..self.stats }
     }
 
-    /// Returns whether new cells find no room at the moment.
+    /// Returns whether new cells soon find no room, because the disk is full.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
@@ -295,9 +297,37 @@ impl CellStore {
     /// # Errors
     /// As those of [`CellStore::write`]. Nothing was written to a slot.
     pub fn reserve(&mut self, cells: &[CellWrite]) -> Result<(), CellError> {
+        if cells.is_empty() {
+            return Ok(());
+        }
         self.check_open()?;
         let needs = self.plan(cells)?;
         self.make_room(&needs)
+    }
+
+    /// Makes free slots ahead of time in each class that has few left, so that a write need not. With the disk full,
+    /// [`CellStore::is_short`] then returns true while there still are free slots: roles stop to make new cells, and those that wait to be
+    /// written find room.
+    ///
+    /// # Errors
+    /// An error closes the store permanently. A full disk is no error.
+    pub fn look_ahead(&mut self) -> Result<(), CellError> {
+        if self.classes.is_empty() {
+            return Ok(());
+        }
+        self.check_open()?;
+        let is_low = |class: &Class| class.free.len() < SPARE_SLOTS;
+        let low: Vec<u8> =
+            self.classes.iter().filter(|(_, class)| is_low(class)).map(|(number, _)| *number).collect();
+        self.is_short = false;
+        for number in low {
+            match self.grow(number, SPARE_SLOTS) {
+                Ok(()) => {}
+                Err(CellError::NoSpace { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Writes all cells of a batch. Nothing of it is durable before [`CellStore::sync`], which must come before the next write. A torn
@@ -307,8 +337,8 @@ impl CellStore {
     /// After [`CellError::NoSpace`] or [`CellError::BadCell`], nothing was written and the store stays open. Any other error closes the
     /// store permanently, and whether the cells were written is unknown.
     pub fn write(&mut self, cells: &[CellWrite]) -> Result<(), CellError> {
-        self.check_open()?;
         let Some(last) = cells.last() else { return Ok(()) };
+        self.check_open()?;
         atoll_core::invariant!(self.synced == self.last, "cells are written before the last ones are synced");
         for (i, cell) in cells.iter().enumerate() {
             let (expected, number) = (self.last + 1 + i as u64, cell.number);
@@ -334,10 +364,10 @@ impl CellStore {
     /// An error closes the store permanently. A failed sync is never retried, because a retry may report success although pages were lost
     /// (native-T22).
     pub fn sync(&mut self) -> Result<(), CellError> {
-        self.check_open()?;
         if self.synced == self.last {
             return Ok(());
         }
+        self.check_open()?;
         for class in self.classes.values_mut().filter(|class| class.dirty) {
             let synced = if mutant(mutants::CELLS_UNSYNCED) { Ok(()) } else { class.file.sync_data() };
             class.dirty = false;

@@ -26,5 +26,5 @@ pub fn facts(first: u64, count: u64, size: usize) -> JournalBatch {
 }
 
 fn batch(kind: RecordKind, first: u64, count: u64, size: usize) -> JournalBatch {
-    JournalBatch { records: (first..first + count).map(|n| (Lsn(n), record(kind, n, size))).collect() }
+    JournalBatch::of((first..first + count).map(|n| (Lsn(n), record(kind, n, size))).collect())
 }
