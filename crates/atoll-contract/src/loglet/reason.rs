@@ -170,13 +170,13 @@ impl Orderer<'_> {
                 let words = format!("members cannot reach the {role} on node {node}");
                 Some(Reason::new(node, Calm, words).node_may_stay())
             }
-            _ => self.from_appends(evidence.appends?),
+            _ => self.after_appends(evidence.appends?),
         }
     }
 
     /// Returns the reason for which an appender's report is sufficient evidence, if any. It is sufficient only if the orderer itself
     /// answered.
-    fn from_appends(&self, trouble: Trouble) -> Option<Reason> {
+    fn after_appends(&self, trouble: Trouble) -> Option<Reason> {
         match trouble {
             Trouble::WrongSequencer => Some(self.restarted()),
             Trouble::SequencerFailed => Some(self.failing()),
