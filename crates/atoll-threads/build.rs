@@ -10,7 +10,7 @@ include!("src/bugs.rs");
 const PIECES: [(&str, &str); 11] = [
     ("ticket", "atoll-core/src/ticket.rs"),
     ("ready", "atoll-core/src/ready.rs"),
-    ("wait_list", "atoll-core/src/wait_list.rs"),
+    ("wait_list", "atoll-pipeline/src/wait_list.rs"),
     ("wake", "atoll-node/src/host/wake.rs"),
     ("port", "atoll-node/src/host/port.rs"),
     ("queue", "atoll-node/src/host/queue.rs"),

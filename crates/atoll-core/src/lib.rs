@@ -3,7 +3,6 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `budget.rs` | a limit on the bytes that all users on a node hold together |
 //! | `cell.rs` | small values that a role stores in place |
 //! | `ids.rs` | nodes, lives, data directories, ticks, record numbers |
 //! | `codec.rs`, `frame.rs` | encoding and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
@@ -20,12 +19,11 @@
 //! | `traces/` | traces of roles as data, for tests |
 //! | `witness.rs` | how far the journals of other nodes have come |
 //! | `ready.rs` | procedures that are ready to be polled, and the wake-up of the host |
-//! | `sync.rs` | the synchronization primitives for state that threads share |
 //! | `ticket.rs` | a value that another party completes |
-//! | `wait_list.rs` | callers that wait for room in a bounded window, in the order in which they came |
 //! | `mutants.rs` | known bugs, for tests |
+//!
+//! Windows, the callers that wait for room in them, and the primitives for threads come from `atoll-pipeline`, which the client uses too.
 
-pub mod budget;
 pub mod cell;
 pub mod codec;
 pub mod env;
@@ -41,15 +39,13 @@ pub mod pool;
 mod ready;
 pub mod role;
 mod role_table;
-pub mod sync;
 pub mod testing;
 pub mod ticket;
 #[cfg(feature = "testing")]
 pub mod traces;
-pub mod wait_list;
 pub mod witness;
 
-pub use budget::Budget;
+pub use atoll_pipeline::{Bounds, Budget, Cut, Gate, Load, Pipeline, Place, WaitList, sync, wait_list};
 pub use cell::{Cell, CellWrite, MAX_CELL_KEY_BYTES, MAX_CELL_VALUE_BYTES};
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
@@ -63,5 +59,4 @@ pub use notify::{Notified, Notify};
 pub use pool::Pool;
 pub use role::{Caller, Effects, FetchError, Loc, Measure, Record, RecordKind, Role, Space, Stored};
 pub use ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
-pub use wait_list::{Place, WaitList};
 pub use witness::{PutBack, Witness};

@@ -15,11 +15,12 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 10] = [
+const PROTOCOL_CRATES: [&str; 11] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
     "atoll-loglet-store",
+    "atoll-pipeline",
     "atoll-sim",
     "protocols/file-register",
     "protocols/local",
@@ -30,7 +31,8 @@ const PROTOCOL_CRATES: [&str; 10] = [
 
 /// The crates of the product, the lowest layer first. A crate uses only crates of lower layers. So the node knows no door, and no door
 /// knows the node or another door.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
+    &["atoll-pipeline"],
     &["atoll-client", "atoll-core"],
     &["atoll-contract", "atoll-net", "atoll-storage"],
     &["atoll-log", "atoll-loglet-store"],
