@@ -156,8 +156,8 @@ const BUGS: [Bug; 22] = [
     Bug {
         name: "crowd_gives_room_back_and_wakes_nobody",
         piece: "crowd",
-        right: "        lock(&self.inside).gone(commands, bytes);\n        self.admit();",
-        wrong: "        lock(&self.inside).gone(commands, bytes);",
+        right: "        lock(&self.inside).load.remove(commands, bytes);\n        self.admit();",
+        wrong: "        lock(&self.inside).load.remove(commands, bytes);",
         scenario: "crowd::finds_room",
         seen: "deadlock",
     },

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use atoll_contract::{LogPos, OpId};
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
-use atoll_core::{Completer, Levels, Ticket, ticket};
+use atoll_core::{Bounds, Completer, Levels, Ticket, ticket};
 use atoll_log::LogError;
 
 use super::check::{Check, Checked};
-use super::crowd::{self, Bounds, Crowd, Shown, Waits};
+use super::crowd::{self, Crowd, Shown, Waits};
 use super::health::{Divergence, Finding, Health, OutOfService, Refilling};
 use super::{Applied, BarrierError, Busy, ClockAhead, ProposeError, Proposed, Stopped};
 use crate::replica::Published;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use atoll_contract::{LogPos, OpId};
 use atoll_core::sync::{Arc, Mutex, lock};
 use atoll_core::wait_list::{Place, WaitList};
+use atoll_core::{Bounds, Load};
 
 /// The callers of the commands of one entry.
 #[derive(Debug)]
@@ -29,20 +30,12 @@ pub(crate) trait Waits {
     fn is_abandoned(&self) -> bool;
 }
 
-/// Limits on the commands that wait for an answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    pub(crate) commands: usize,
-    pub(crate) bytes: usize,
-}
-
 struct Inside<C, R, H> {
     halted: Option<H>,
     /// Entries of this node that are not applied yet, in the order of the log. Bounded, because their commands are.
     waiting: VecDeque<Waiting<C>>,
-    /// The number of commands without an answer, sent or not, and their size.
-    commands: usize,
-    bytes: usize,
+    /// The commands without an answer, sent or not.
+    load: Load,
     /// Waiters for a position. Bounded by the tickets that callers hold.
     applied: BTreeMap<LogPos, Vec<R>>,
 }
@@ -52,6 +45,7 @@ struct Inside<C, R, H> {
 pub(crate) struct Crowd<P, C, R, H> {
     published: Mutex<Arc<P>>,
     inside: Mutex<Inside<C, R, H>>,
+    /// Limits on the commands that wait for an answer.
     bounds: Bounds,
     /// The waiters for room for a command.
     refused: WaitList,
@@ -62,8 +56,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         let inside = Inside {
             halted: None,
             waiting: VecDeque::new(),
-            commands: 0,
-            bytes: 0,
+            load: Load::default(),
             applied: BTreeMap::new(),
         };
         let refused = WaitList::default();
@@ -85,7 +78,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
 
     /// Returns the number of commands that wait for an answer.
     pub(crate) fn commands(&self) -> usize {
-        lock(&self.inside).commands
+        lock(&self.inside).load.items
     }
 
     /// Registers waiters that are to be answered once all entries below `below` are visible.
@@ -114,16 +107,16 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
     /// There is no room. Returns the number and the bytes of the waiting commands.
     pub(crate) fn reserve(&self, bytes: usize) -> Result<(), (usize, usize)> {
         let mut inside = lock(&self.inside);
-        if !inside.fits(bytes, self.bounds) {
-            return Err((inside.commands, inside.bytes));
+        if !inside.load.fits(1, bytes, self.bounds) {
+            return Err((inside.load.items, inside.load.bytes));
         }
-        (inside.commands, inside.bytes) = (inside.commands + 1, inside.bytes + bytes);
+        inside.load.add(1, bytes);
         Ok(())
     }
 
     /// Returns true if [`Crowd::reserve`] would find room.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        lock(&self.inside).fits(bytes, self.bounds)
+        lock(&self.inside).load.fits(1, bytes, self.bounds)
     }
 
     /// Returns a place in the queue of waiters for room, for a command of `bytes` bytes.
@@ -136,13 +129,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         if self.refused.is_empty() {
             return;
         }
-        let free_bytes = {
-            let inside = lock(&self.inside);
-            match inside.commands < self.bounds.commands {
-                true => Some(self.bounds.bytes.saturating_sub(inside.bytes)),
-                false => None,
-            }
-        };
+        let free_bytes = lock(&self.inside).load.free_bytes(self.bounds);
         if let Some(free_bytes) = free_bytes {
             self.refused.admit(free_bytes);
         }
@@ -155,7 +142,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
 
     /// Returns the room of commands that were answered without having been sent.
     pub(crate) fn release(&self, commands: usize, bytes: usize) {
-        lock(&self.inside).gone(commands, bytes);
+        lock(&self.inside).load.remove(commands, bytes);
         self.admit();
     }
 
@@ -166,7 +153,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
     pub(crate) fn expect(&self, waiting: Waiting<C>) -> Result<(), (Waiting<C>, H)> {
         let mut inside = lock(&self.inside);
         if let Some(halt) = inside.halted.clone() {
-            inside.gone(waiting.callers.len(), waiting.bytes);
+            inside.load.remove(waiting.callers.len(), waiting.bytes);
             drop(inside);
             self.admit();
             return Err((waiting, halt));
@@ -181,7 +168,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         let mut inside = lock(&self.inside);
         let place = inside.waiting.iter().position(|w| w.op == op)?;
         let waiting = inside.waiting.remove(place)?;
-        inside.gone(waiting.callers.len(), waiting.bytes);
+        inside.load.remove(waiting.callers.len(), waiting.bytes);
         drop(inside);
         self.admit();
         Some(waiting)
@@ -211,23 +198,11 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         inside.halted = Some(halt.clone());
         let waiting = std::mem::take(&mut inside.waiting);
         for gone in &waiting {
-            inside.gone(gone.callers.len(), gone.bytes);
+            inside.load.remove(gone.callers.len(), gone.bytes);
         }
         let applied = std::mem::take(&mut inside.applied);
         drop(inside);
         self.admit();
         (waiting, applied.into_values().flatten())
-    }
-}
-
-impl<C, R, H> Inside<C, R, H> {
-    /// A command that is larger than the limit is accepted if nothing else is waiting.
-    fn fits(&self, bytes: usize, bounds: Bounds) -> bool {
-        self.commands < bounds.commands && (self.commands == 0 || self.bytes + bytes <= bounds.bytes)
-    }
-
-    fn gone(&mut self, commands: usize, bytes: usize) {
-        self.commands -= commands;
-        self.bytes -= bytes;
     }
 }

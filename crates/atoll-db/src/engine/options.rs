@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::crowd::Bounds;
+use atoll_core::Bounds;
 
 /// Settings of an engine. None of them affects how an entry is applied, so they may differ between nodes. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +95,6 @@ impl Default for Options {
 impl Options {
     /// Returns the limits on the commands that wait for an answer.
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds { commands: self.max_waiting_commands, bytes: self.max_waiting_bytes }
+        Bounds { items: self.max_waiting_commands, bytes: self.max_waiting_bytes }
     }
 }

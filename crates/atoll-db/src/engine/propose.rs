@@ -16,7 +16,7 @@ use bytes::Bytes;
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Unavailability};
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
-use atoll_core::{Env, Sleep, Ticket, ticket};
+use atoll_core::{Env, Gate, Pipeline, Sleep, Ticket, ticket};
 use atoll_log::{LogAppendError, LogError, LogRecord, Room, VirtualLog};
 
 use super::clock::{CheckedClock, Reading};
@@ -189,9 +189,10 @@ struct Flight {
 struct Sender {
     to: Arc<ToLog>,
     core: Arc<Core>,
-    flights: VecDeque<Flight>,
-    /// An entry that did not fit into the log's queue, and the wait for room there.
-    held: Option<(OpId, Bytes, Room)>,
+    /// At most one entry waits: one for which the log has no room. The log sends entries again, so those in flight are not kept.
+    entries: Pipeline<(OpId, Bytes), Flight>,
+    /// Closed while the log has no room for that entry.
+    gate: Gate<Room>,
     /// The pause before the other members' clocks are read again.
     listening: Option<Sleep>,
     client: ClientId,
@@ -205,8 +206,8 @@ impl Sender {
         let mut sender = Sender {
             to,
             core,
-            flights: VecDeque::new(),
-            held: None,
+            entries: Pipeline::default(),
+            gate: Gate::default(),
             listening: None,
             client: ClientId(0),
             last_seq: 0,
@@ -247,10 +248,8 @@ impl Sender {
 
     /// Removes entries whose append has ended and handles those that failed.
     fn settle(&mut self, cx: &mut Context<'_>) {
-        while let Some(flight) = self.flights.front_mut() {
-            let Poll::Ready(got) = Pin::new(&mut flight.wait).poll(cx) else { return };
-            let op = flight.op;
-            self.flights.pop_front();
+        let outcome = |flight: &mut Flight, cx: &mut Context<'_>| Pin::new(&mut flight.wait).poll(cx);
+        while let Poll::Ready(Some((flight, got))) = self.entries.poll_first(cx, outcome) {
             let failed = match got {
                 // The applier answers the callers of an appended entry.
                 Ok(Ok(_)) => continue,
@@ -258,7 +257,7 @@ impl Sender {
                 Err(_) => LogAppendError::Unknown(LogError::Unavailable(Unavailability::Stopping)),
             };
             hit("db.propose.failed");
-            self.give_up(op, failed);
+            self.give_up(flight.op, failed);
         }
     }
 
@@ -280,31 +279,28 @@ impl Sender {
 
     /// Submits the next entry. Returns false if there is no entry or no room; the task is woken when that changes.
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
-        let (op, payload) = match self.held.take() {
-            Some((op, payload, mut room)) => {
-                if Pin::new(&mut room).poll(cx).is_pending() {
-                    self.held = Some((op, payload, room));
-                    return false;
-                }
-                (op, payload)
+        if self.gate.poll_open(cx).is_pending() {
+            return false;
+        }
+        if self.entries.waiting().is_empty() {
+            if self.entries.flights().len() >= self.to.options.max_inflight_entries {
+                return false;
             }
-            None => {
-                if self.flights.len() >= self.to.options.max_inflight_entries {
-                    return false;
-                }
-                match self.next_entry(cx) {
-                    Some(entry) => entry,
-                    None => return false,
-                }
-            }
-        };
-        let record = LogRecord { op, floor: None, payload: payload.clone() };
+            let Some(entry) = self.next_entry(cx) else { return false };
+            self.entries.push(entry);
+        }
+        let Some((op, payload)) = self.entries.waiting().front() else { return false };
+        let record = LogRecord { op: *op, floor: None, payload: payload.clone() };
         match self.to.log.submit(vec![record]) {
-            Ok(wait) => self.flights.push_back(Flight { op, wait }),
+            Ok(wait) => {
+                let op = *op;
+                self.gate.open();
+                self.entries.waiting_mut().pop_front();
+                self.entries.sent(Flight { op, wait });
+            }
             Err(_) => {
                 hit("db.propose.busy");
-                let room = self.to.log.room(1, payload.len());
-                self.held = Some((op, payload, room));
+                self.gate.close(self.to.log.room(1, payload.len()));
             }
         }
         true

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_contract::{ClientId, Entry, LogPos, OpId};
-use atoll_core::{Incarnation, LevelRange, Levels, NodeId, Ticket, ticket};
+use atoll_core::{Bounds, Incarnation, LevelRange, Levels, NodeId, Ticket, ticket};
 
 use super::applier::Applier;
 use super::commit::Here;
 use super::core::{Core, Path, Proposal, Waiting};
-use super::crowd::Bounds;
 use super::{BarrierError, Busy, Engine, Options, ProposeError, Proposed, Stopped};
 use crate::entry::{EntryBuilder, Header};
 use crate::hosted::{Applications, Slot};
@@ -75,7 +74,7 @@ impl Solo {
         let levels = Levels::new(LevelRange::OURS, true);
         // The highest level can be used, because no other program reads what this one writes.
         let _ = levels.learn(LevelRange::OURS.highest);
-        let unbounded = Bounds { commands: usize::MAX, bytes: usize::MAX };
+        let unbounded = Bounds { items: usize::MAX, bytes: usize::MAX };
         let core = Core::new(proposer, levels, Box::new(AlonePath(alone.clone())), published, unbounded);
         let options = Options::default();
         let here = Here::new(store, &options)?;

@@ -3,10 +3,11 @@
 use std::task::Poll;
 
 use atoll_contract::{ClientId, LogPos, OpId};
+use atoll_core::Bounds;
 use shuttle::future::block_on;
 use shuttle::thread;
 
-use super::crowd_piece::{Bounds, Crowd, Shown, Waiting, Waits};
+use super::crowd_piece::{Crowd, Shown, Waiting, Waits};
 use super::ticket::{Completer, Ticket, ticket};
 use crate::sync::Arc;
 
@@ -30,7 +31,7 @@ type People = Crowd<View, Completer<bool>, Reached, u8>;
 
 /// Returns a crowd with room for two commands.
 fn people() -> Arc<People> {
-    let bounds = Bounds { commands: 2, bytes: 2 };
+    let bounds = Bounds { items: 2, bytes: 2 };
     Arc::new(Crowd::new(Arc::new(View(LogPos(0))), bounds))
 }
 
