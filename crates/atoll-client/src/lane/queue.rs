@@ -1,8 +1,8 @@
 //! The queue of a lane: its records in order, those that wait and those that are sent but unanswered. It does no I/O.
 
-use std::collections::VecDeque;
 use std::task::Waker;
 
+use atoll_pipeline::{Bounds, Cut, Load, Pipeline};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -25,7 +25,8 @@ struct Op {
     /// Together with the client id, the name of the record. It is the same for every attempt.
     seq: u64,
     payload: Bytes,
-    units: usize,
+    /// The room that it takes in the window.
+    bytes: usize,
     deadline: Instant,
     /// A tail that was known before the first attempt. None before that attempt.
     floor: Option<u64>,
@@ -48,8 +49,10 @@ impl Op {
 pub(super) struct Aftermath {
     /// Callers to notify, with the outcomes of their records.
     pub(super) told: Vec<(oneshot::Sender<Settled>, Settled)>,
-    /// The room that settled records have released.
-    pub(super) units: usize,
+    /// The records that were settled, and left the window.
+    pub(super) settled: Load,
+    /// The bytes for which the window has room now.
+    pub(super) free_bytes: Option<usize>,
     /// Wakes the stream, which can send.
     pub(super) outbox: Option<Waker>,
 }
@@ -69,13 +72,15 @@ pub(super) enum Settlement {
     Nonsense(&'static str),
 }
 
-/// The queue. Sequence numbers are strictly ascending from the front of `sent` to the end of `waiting`.
-#[derive(Debug, Default)]
+/// The queue. Sequence numbers are strictly ascending from the first record in flight to the last one that waits.
+#[derive(Debug)]
 pub(super) struct Queue {
     last_seq: u64,
-    waiting: VecDeque<Op>,
-    /// The unanswered messages. The records of each message are consecutive.
-    sent: VecDeque<Vec<Op>>,
+    /// The messages in flight are the unanswered ones. The records of each message are consecutive.
+    records: Pipeline<Op, Vec<Op>>,
+    /// The window: all unsettled records.
+    load: Load,
+    bounds: Bounds,
     /// The highest tail that follows from any reply. None before the first reply.
     known_tail: Option<u64>,
     /// The number of the stream that may take records. It rises when a stream begins or ends.
@@ -91,24 +96,57 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a record at the end. Returns true if the driver must be woken because there is no stream.
+    /// Returns an empty queue that admits records within these bounds.
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Queue {
+            last_seq: 0,
+            records: Pipeline::default(),
+            load: Load::default(),
+            bounds,
+            known_tail: None,
+            generation: 0,
+            streaming: false,
+            opened: false,
+            outbox: None,
+            busy_since: None,
+            closing: false,
+            aftermath: Aftermath::default(),
+        }
+    }
+
+    /// Returns whether there is room for a record that takes so many bytes of the window.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.load.fits(1, bytes, self.bounds)
+    }
+
+    /// Returns the bytes for which the window has room now.
+    pub(super) fn free_bytes(&self) -> Option<usize> {
+        self.load.free_bytes(self.bounds)
+    }
+
+    /// Adds a record at the end. Returns true if the driver must be woken because there is no stream. The caller has checked that there
+    /// is room.
     pub(super) fn push(
         &mut self,
         payload: Bytes,
-        units: usize,
+        bytes: usize,
         deadline: Instant,
         to: oneshot::Sender<Settled>,
     ) -> bool {
         self.last_seq += 1;
+        self.load.add(1, bytes);
         let (seq, floor, doubtful) = (self.last_seq, None, false);
-        self.waiting.push_back(Op { seq, payload, units, deadline, floor, doubtful, to: Some(to) });
+        self.records.push(Op { seq, payload, bytes, deadline, floor, doubtful, to: Some(to) });
         self.wake_outbox();
         !self.streaming
     }
 
     /// Returns the work that is to be done outside the lock.
     pub(super) fn take_aftermath(&mut self) -> Aftermath {
-        std::mem::take(&mut self.aftermath)
+        let mut after = std::mem::take(&mut self.aftermath);
+        self.load.remove(after.settled.items, after.settled.bytes);
+        after.free_bytes = self.free_bytes();
+        after
     }
 
     /// Records that no more records will be added.
@@ -122,7 +160,7 @@ impl Queue {
 
     /// Returns true if no record waits and none is unanswered.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.sent.is_empty()
+        self.records.is_idle()
     }
 
     /// Returns the highest tail that follows from any reply. None before the first reply.
@@ -137,12 +175,12 @@ impl Queue {
 
     /// Returns the payload bytes that are sent but unanswered.
     pub(super) fn unanswered_bytes(&self) -> usize {
-        self.sent.iter().flatten().map(|op| op.payload.len()).sum()
+        self.records.flights().iter().flatten().map(|op| op.payload.len()).sum()
     }
 
     /// Begins a stream and returns its number.
     pub(super) fn begin_stream(&mut self, now: Instant) -> u64 {
-        debug_assert!(self.sent.is_empty(), "the last stream was ended");
+        debug_assert!(self.records.flights().is_empty(), "the last stream was ended");
         self.generation += 1;
         self.streaming = true;
         self.opened = false;
@@ -154,7 +192,7 @@ impl Queue {
     pub(super) fn opened(&mut self, known_tail: u64) {
         self.opened = true;
         self.known_tail = self.known_tail.max(Some(known_tail));
-        if self.sent.is_empty() {
+        if self.records.flights().is_empty() {
             self.busy_since = None;
         }
         self.wake_outbox();
@@ -189,26 +227,29 @@ impl Queue {
 
     /// Moves all sent records to the front of the waiting ones, except those whose outcome no caller waits for any more.
     fn take_back(&mut self, mark: impl Fn(&mut Op)) {
-        while let Some(message) = self.sent.pop_back() {
-            for mut op in message.into_iter().rev() {
-                mark(&mut op);
-                self.put_back(op);
+        let (records, aftermath) = (&mut self.records, &mut self.aftermath);
+        records.take_back(|mut message| {
+            message.iter_mut().for_each(&mark);
+            Self::keep(aftermath, message)
+        });
+    }
+
+    /// Drops the records for which there is no further attempt, and releases their room.
+    fn keep(aftermath: &mut Aftermath, mut message: Vec<Op>) -> Vec<Op> {
+        message.retain(|op| {
+            let over = op.is_over();
+            if over {
+                Self::forget(aftermath, op);
             }
-        }
+            !over
+        });
+        message
     }
 
-    fn put_back(&mut self, op: Op) {
-        if op.is_over() {
-            self.forget(op);
-        } else {
-            self.waiting.push_front(op);
-        }
-    }
-
-    /// Drops a record whose caller has gone away, and releases its room.
-    fn forget(&mut self, op: Op) {
+    /// Releases the room of a record whose caller has gone away.
+    fn forget(aftermath: &mut Aftermath, op: &Op) {
         if op.to.is_some() {
-            self.aftermath.units += op.units;
+            aftermath.settled.add(1, op.bytes);
         }
     }
 
@@ -217,7 +258,7 @@ impl Queue {
     fn tell(aftermath: &mut Aftermath, op: &mut Op, outcome: Settled) {
         if let Some(to) = op.to.take() {
             aftermath.told.push((to, outcome));
-            aftermath.units += op.units;
+            aftermath.settled.add(1, op.bytes);
         }
     }
 
@@ -236,57 +277,57 @@ impl Queue {
         // before these records went to anybody. If they came with the opening and lay in a stopped node, they might have been appended
         // through another node below that tail, and would then be appended again (X16).
         let message = match self.known_tail {
-            Some(tail) if self.opened && self.sent.len() < MESSAGES_UNANSWERED => self.take_message(tail),
+            Some(tail) if self.opened && self.records.flights().len() < MESSAGES_UNANSWERED => {
+                self.take_message(tail)
+            }
             _ => None,
         };
         let Some((records, message)) = message else {
             self.outbox = Some(waker.clone());
             return Ok(None);
         };
-        if self.sent.is_empty() {
+        if self.records.flights().is_empty() {
             self.busy_since = Some(now);
         }
-        self.sent.push_back(message);
+        self.records.sent(message);
         Ok(Some(records))
     }
 
     /// Removes a run of consecutive records from the front. They are either all on their first attempt or all on a later one,
     /// because only the latter carry a floor and are searched for.
     fn take_message(&mut self, tail: u64) -> Option<(Records, Vec<Op>)> {
-        let mut message: Vec<Op> = Vec::new();
-        let mut records = Records::default();
         let mut bytes = 0;
-        while let Some(op) = self.waiting.front() {
-            if !op.is_over()
-                && let Some(last) = message.last()
-            {
+        let judge = |op: &Op, message: &[Op]| {
+            if op.is_over() {
+                return Cut::Drop;
+            }
+            if let Some(last) = message.last() {
                 let full = message.len() >= MESSAGE_RECORDS || bytes + op.payload.len() > MESSAGE_BYTES;
-                if full || op.seq != last.seq + 1 || op.floor.is_some() != records.floor.is_some() {
-                    break;
+                if full || op.seq != last.seq + 1 || op.floor.is_some() != last.floor.is_some() {
+                    return Cut::Stop;
                 }
             }
-            let Some(mut op) = self.waiting.pop_front() else { break };
-            if op.is_over() {
-                self.forget(op);
-                continue;
-            }
-            if message.is_empty() {
-                records.first_seq = op.seq;
-                records.floor = op.floor;
-            } else {
-                records.floor = records.floor.min(op.floor);
-            }
-            op.floor.get_or_insert(tail);
             bytes += op.payload.len();
+            Cut::Take
+        };
+        let aftermath = &mut self.aftermath;
+        let mut message = self.records.cut(judge, |op| Self::forget(aftermath, &op));
+        let first = message.first()?;
+        let mut records = Records {
+            first_seq: first.seq,
+            floor: message.iter().filter_map(|op| op.floor).min(),
+            payloads: Vec::with_capacity(message.len()),
+        };
+        for op in &mut message {
+            op.floor.get_or_insert(tail);
             records.payloads.push(op.payload.clone());
-            message.push(op);
         }
-        if message.is_empty() { None } else { Some((records, message)) }
+        Some((records, message))
     }
 
     /// Settles the oldest unanswered message.
     pub(super) fn settle(&mut self, outcome: Outcome, now: Instant) -> Settlement {
-        let Some(message) = self.sent.pop_front() else {
+        let Some(message) = self.records.land() else {
             return Settlement::Nonsense("an outcome for no message");
         };
         if let Some(failed) = outcome.failed {
@@ -294,7 +335,7 @@ impl Queue {
         }
         let count: u64 = outcome.runs.iter().map(|run| u64::from(run.count)).sum();
         if count != message.len() as u64 {
-            self.sent.push_front(message);
+            self.records.flights_mut().push_front(message);
             return Settlement::Nonsense("positions for another number of records than were sent");
         }
         let positions = outcome
@@ -315,15 +356,17 @@ impl Queue {
         let failure = Failure::new(reason, failed.message, failed.next);
         if is_worth_retrying(reason) {
             self.take_back(|op| op.doubtful = true);
-            for mut op in message.into_iter().rev() {
+            let mut message = message;
+            for op in &mut message {
                 // Whether this attempt took effect may be known, but doubt about earlier attempts remains.
                 op.doubtful |= !certain;
                 if !op.doubtful {
                     // The record counts as never sent. It gets a newer floor, above which the log is not trimmed yet.
                     op.floor = None;
                 }
-                self.put_back(op);
             }
+            let message = Self::keep(&mut self.aftermath, message);
+            message.into_iter().rev().for_each(|op| self.records.waiting_mut().push_front(op));
             return Settlement::GoElsewhere(failure);
         }
         for mut op in message {
@@ -338,20 +381,20 @@ impl Queue {
     }
 
     fn answered(&mut self, now: Instant) {
-        self.busy_since = if self.sent.is_empty() { None } else { Some(now) };
+        self.busy_since = if self.records.flights().is_empty() { None } else { Some(now) };
         self.wake_outbox();
     }
 
     /// Answers the callers whose deadline has passed. Deadlines ascend with the sequence numbers.
     pub(super) fn expire(&mut self, now: Instant, why: &Failure) {
-        for op in self.sent.iter_mut().flatten() {
+        for op in self.records.flights_mut().iter_mut().flatten() {
             if op.deadline > now {
                 return;
             }
             Self::tell(&mut self.aftermath, op, Err(Error::Unknown(why.clone())));
         }
-        while self.waiting.front().is_some_and(|op| op.deadline <= now) {
-            let Some(mut op) = self.waiting.pop_front() else { break };
+        while self.records.waiting().front().is_some_and(|op| op.deadline <= now) {
+            let Some(mut op) = self.records.waiting_mut().pop_front() else { break };
             let outcome = match op.doubtful {
                 true => Error::Unknown(why.clone()),
                 false => Error::DidNotHappen(why.clone()),
@@ -362,7 +405,7 @@ impl Queue {
 
     /// Answers the callers of all waiting records, because no node accepts this lane.
     pub(super) fn refuse(&mut self, happened: crate::error::Outcome, why: &Failure) {
-        while let Some(mut op) = self.waiting.pop_front() {
+        while let Some(mut op) = self.records.waiting_mut().pop_front() {
             let outcome = match happened == crate::error::Outcome::No && !op.doubtful {
                 true => Error::DidNotHappen(why.clone()),
                 false => Error::Unknown(why.clone()),

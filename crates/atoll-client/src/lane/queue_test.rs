@@ -9,6 +9,8 @@ use super::*;
 use crate::proto::Reason;
 use crate::proto::Run;
 
+const BOUNDS: Bounds = Bounds { items: usize::MAX, bytes: usize::MAX };
+
 /// A queue, the outcomes of its records, and its current stream.
 struct Bench {
     queue: Queue,
@@ -21,7 +23,7 @@ impl Bench {
     /// Returns a queue with `n` records and a stream that was opened at this tail.
     fn with(n: usize, tail: u64) -> Self {
         let now = Instant::now();
-        let mut bench = Bench { queue: Queue::default(), outcomes: Vec::new(), now, generation: 0 };
+        let mut bench = Bench { queue: Queue::new(BOUNDS), outcomes: Vec::new(), now, generation: 0 };
         for _ in 0..n {
             bench.push(10);
         }
@@ -66,7 +68,7 @@ impl Bench {
         for (to, outcome) in after.told {
             let _ = to.send(outcome);
         }
-        after.units
+        after.settled.items
     }
 
     fn outcome(&mut self, i: usize) -> Option<Settled> {
@@ -97,7 +99,7 @@ fn what_waits_goes_out_at_once_and_is_settled_in_order() {
 #[test]
 fn nothing_is_sent_before_a_tail_is_known() {
     let mut b = Bench::with(0, 0);
-    b.queue = Queue::default();
+    b.queue = Queue::new(BOUNDS);
     b.push(10);
     b.generation = b.queue.begin_stream(b.now);
     assert_eq!(b.message(), None);
