@@ -6,6 +6,7 @@
 //! | `message.rs` | messages that any server of Loglets answers |
 //! | `deduplicator.rs`, `remembered_ops.rs` | checks of an orderer: no append overtakes another, no operation gets two offsets |
 //! | `handle_order.rs` | the order of a handle's appends, on the sending side |
+//! | `intake.rs` | appends that an orderer holds until its window has room |
 //! | `tails.rs` | what a handle knows about the tail, and its waiters |
 //! | `entries.rs` | entries in batches |
 //! | `status.rs` | asks servers for their state |
@@ -14,6 +15,7 @@
 pub mod deduplicator;
 mod entries;
 pub mod handle_order;
+pub mod intake;
 pub mod message;
 pub mod mutants;
 pub mod remembered_ops;

@@ -120,7 +120,7 @@ atoll_core::choice! {
         2 = Forgotten {},
         /// The receiver is not the configured life of the sequencer (native-T6); nothing happened.
         3 = WrongSequencer {},
-        /// The window is full, or an append before this one is missing; nothing happened.
+        /// The window is full and holds nothing more until it has room, or an append before this one is missing; nothing happened.
         4 = Busy {},
         /// The Loglet is not known here, and the message has no configuration; nothing happened.
         5 = Unconfigured {},

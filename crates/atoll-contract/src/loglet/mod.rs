@@ -98,7 +98,7 @@ pub struct ReadBatch {
 pub trait Loglet: Send + Sync + fmt::Debug {
     /// Appends all entries of a batch in order, or none of them. The answer comes once they are durable on this Loglet's quorum (vlog-L1).
     /// The batch is queued before this returns, so appends of one caller keep their order if [`Loglet::keeps_order`] returns true. If the
-    /// window is full, the answer is `NotAppended(Busy)`.
+    /// window is full, the batch should wait for room. If nothing more can wait, the answer is `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
 
     /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: it either knew a tail of at least

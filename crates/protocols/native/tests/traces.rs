@@ -104,6 +104,8 @@ impl Subject {
         let options = SequencerOptions {
             node_window_bytes: command.number_of("node-window", usual.node_window_bytes as u64) as usize,
             server_window_bytes: command.number_of("server-window", usual.server_window_bytes),
+            window_bytes: command.number_of("window", usual.window_bytes),
+            held_bytes: command.number_of("held", usual.held_bytes as u64) as usize,
             ..usual
         };
         let env = core.env();

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_contract::{Batch, LogletId};
+use atoll_contract::LogletId;
 use atoll_core::Budget;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{
@@ -27,20 +27,24 @@ use atoll_core::{
 };
 
 use self::sequenced_loglet::{NOTHING_STAGED, SequencedLoglet, SequencingState};
+use self::window::Window;
 use super::config;
 use super::loglet::ServerSet;
 use super::message::*;
 use crate::mutants;
 use crate::roles::SEQUENCER;
-use atoll_loglet_store::deduplicator::Forgotten;
+use atoll_loglet_store::intake::Arrived;
 
 /// Limits and intervals of a sequencer.
 #[derive(Clone, Debug)]
 pub struct SequencerOptions {
-    /// Maximum number of bytes in flight per loglet. Further appends are refused as busy.
+    /// Maximum number of bytes in flight per loglet. Further appends wait for room.
     pub window_bytes: u64,
     /// The same limit for all loglets together. Too small: loglets without a majority hold up others. Too large: memory.
     pub node_window_bytes: usize,
+    /// Maximum number of bytes of appends that wait for room in the windows, for all loglets together. Further appends are refused as
+    /// busy. Too small: their senders pause. Too large: memory.
+    pub held_bytes: usize,
     /// Maximum number of bytes that are sent to one server and not yet stored. Beyond that, the server is only a cursor that waits
     /// (native-T20).
     pub server_window_bytes: u64,
@@ -57,11 +61,29 @@ impl Default for SequencerOptions {
         SequencerOptions {
             window_bytes: 64 << 20,
             node_window_bytes: 256 << 20,
+            held_bytes: 64 << 20,
             server_window_bytes: 16 << 20,
             resend_after: Duration::from_millis(200),
             quorum_patience: Duration::from_millis(700),
             dedupe_spans: 512 * 1024,
         }
+    }
+}
+
+impl SequencerOptions {
+    /// Returns whether a batch fits into the window of its loglet, and into what all windows may hold together. An empty window takes a
+    /// batch of any size.
+    fn has_room(&self, window: &Window, in_flight: &Budget, bytes: usize) -> bool {
+        let own_bytes = window.len_bytes();
+        if own_bytes > 0 && own_bytes + bytes as u64 > self.window_bytes {
+            hit("native.sequencer.window_full");
+            return false;
+        }
+        let fits = in_flight.has_room(own_bytes as usize, bytes);
+        if !fits {
+            hit("native.sequencer.all_windows_full");
+        }
+        fits
     }
 }
 
@@ -72,6 +94,10 @@ pub struct Sequencer {
     loglets: BTreeMap<LogletId, SequencedLoglet>,
     /// Bytes in the windows of all loglets.
     in_flight: Arc<Budget>,
+    /// Bytes of the appends to all loglets that wait for room.
+    held: Arc<Budget>,
+    /// The loglets to which some append waits for room.
+    holding: BTreeSet<LogletId>,
     /// Sealed loglets. They are never opened again in this life, or offsets would be assigned twice. 16 bytes per segment.
     closed: BTreeSet<LogletId>,
     touched: BTreeSet<LogletId>,
@@ -88,6 +114,8 @@ impl Sequencer {
         Sequencer {
             env,
             in_flight: Arc::new(Budget::new(options.node_window_bytes)),
+            held: Arc::new(Budget::new(options.held_bytes)),
+            holding: BTreeSet::new(),
             options,
             loglets: BTreeMap::new(),
             closed: BTreeSet::new(),
@@ -111,7 +139,8 @@ impl Sequencer {
         self.touched.insert(loglet);
     }
 
-    /// Orders a batch, or returns why it cannot. A second copy of an ordered batch is ignored: the first one gets the answer.
+    /// Orders an append, or holds it until there is room for it, or returns why neither is possible. A second copy of an append is ignored:
+    /// the first one gets the answer.
     fn take(&mut self, now: Tick, from: Caller, m: Append) -> Result<(), Ordered> {
         if m.life != self.env.incarnation() && !mutant(mutants::NATIVE_T6) {
             hit("native.sequencer.other_life");
@@ -127,30 +156,54 @@ impl Sequencer {
         if ordering.state != SequencingState::Open {
             return Err(Ordered::Sealed {});
         }
-        if ordering.deduplicator.may_be_taken(from.node, m.place) {
+        let (place, not_below, batch) = (m.place, m.not_below.offset(), m.batch);
+        if ordering.deduplicator.may_be_taken(from.node, place) || ordering.intake.holds(from.node, place) {
             hit("native.sequencer.copy");
             return Ok(());
         }
-        if !ordering.deduplicator.in_order(from.node, m.place) {
-            hit("native.sequencer.lane_gap");
+        let append = Arrived { caller: from, place, not_below, batch, at: now };
+        // What arrives later waits too, so that nothing overtakes an append of the same handle (vlog-L8).
+        if ordering.intake.is_empty() {
+            if let Some(refusal) = ordering.refusal(from.node, place) {
+                return Err(refusal);
+            }
+            if self.options.has_room(&ordering.window, &self.in_flight, append.batch.len()) {
+                return ordering.order(now, append);
+            }
+        }
+        hit("native.sequencer.held");
+        if !ordering.intake.hold(append) {
+            hit("native.sequencer.all_held_full");
             return Err(Ordered::Busy {});
         }
-        let own_bytes = ordering.window.len_bytes();
-        if own_bytes + m.batch.len() as u64 > self.options.window_bytes {
-            hit("native.sequencer.window_full");
-            return Err(Ordered::Busy {});
-        }
-        if !self.in_flight.has_room(own_bytes as usize, m.batch.len()) {
-            hit("native.sequencer.all_windows_full");
-            return Err(Ordered::Busy {});
-        }
-        if ordering.is_full() && !ordering.window.is_empty() {
-            return Err(Ordered::DiskFull {});
-        }
-        let batch = Batch::parse(m.batch).map_err(|_| Ordered::TooLarge {})?;
-        ordering.order(now, from, &batch, m.not_below.offset()).map_err(|Forgotten| Ordered::Forgotten {})?;
-        ordering.deduplicator.took(from.node, m.place);
+        self.holding.insert(m.loglet);
         Ok(())
+    }
+
+    /// Orders the appends that wait for room, as far as there is room now, and answers those that are refused.
+    fn admit(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
+        if !self.holding.contains(&loglet) {
+            return;
+        }
+        while let Some(ordering) = self.loglets.get_mut(&loglet)
+            && let Some(first) = ordering.intake.first()
+        {
+            let (caller, bytes) = (first.caller, first.batch.len());
+            let mut refusal = ordering.refusal(caller.node, first.place);
+            if refusal.is_none() && !self.options.has_room(&ordering.window, &self.in_flight, bytes) {
+                return;
+            }
+            if let Some(append) = ordering.intake.pop()
+                && refusal.is_none()
+            {
+                hit("native.sequencer.admitted");
+                refusal = ordering.order(now, append).err();
+            }
+            if let Some(refusal) = refusal {
+                self.reply(caller, loglet, refusal, out);
+            }
+        }
+        self.holding.remove(&loglet);
     }
 
     /// Starts to order a loglet, if its configuration names this node and this life.
@@ -164,8 +217,8 @@ impl Sequencer {
             return Err(Ordered::WrongSequencer {});
         }
         let config = Bytes::copy_from_slice(config);
-        let ordering =
-            SequencedLoglet::new(parsed, config, self.options.dedupe_spans, self.in_flight.clone(), now);
+        let budgets = (self.in_flight.clone(), self.held.clone());
+        let ordering = SequencedLoglet::new(parsed, config, self.options.dedupe_spans, budgets, now);
         self.loglets.insert(loglet, ordering);
         Ok(())
     }
@@ -248,6 +301,10 @@ impl Role for Sequencer {
         for loglet in std::mem::take(&mut self.touched) {
             self.advance(now, loglet, out);
         }
+        // What one loglet commits makes room for the others too.
+        for loglet in self.holding.clone() {
+            self.advance(now, loglet, out);
+        }
     }
 
     fn on_link(&mut self, now: Tick, peer: NodeId, class: Class, up: bool, _out: &mut Effects) {
@@ -261,6 +318,9 @@ impl Role for Sequencer {
         put("sequencer_loglets", self.loglets.len() as f64);
         put("sequencer_committed_batches_total", self.committed as f64);
         put("sequencer_window_bytes", self.in_flight.used_bytes() as f64);
-        put("sequencer_waiting_appends", self.loglets.values().map(|o| o.waiting.len() as f64).sum());
+        put(
+            "sequencer_waiting_appends",
+            self.loglets.values().map(|o| (o.waiting.len() + o.intake.len()) as f64).sum(),
+        );
     }
 }

@@ -49,6 +49,8 @@ impl Sequencer {
             let outcome = Ordered::Committed { runs: done.runs };
             out.reply(done.caller, Appended { outcome, known_tail }, NOTHING_STAGED);
         }
+        self.admit(now, loglet, out);
+        let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         if ordering.state != SequencingState::Open {
             let enough = ordering.sealed_servers() >= ordering.config.quorum();
             if enough || ordering.waiting.is_empty() {
@@ -178,6 +180,9 @@ impl Sequencer {
         if let Some(first) = ordering.waiting.values().next() {
             by(first.since.after(self.options.quorum_patience));
         }
+        if let Some(first) = ordering.intake.first() {
+            by(first.at.after(self.options.quorum_patience));
+        }
         // Never set a deadline that is due now: a check that changes nothing must not repeat in the same turn.
         let at = at.map(|at| at.max(now.after(Duration::from_millis(1))));
         self.clear_due(loglet);
@@ -238,6 +243,16 @@ impl Sequencer {
             let outcome = if full { Ordered::NoSpace {} } else { Ordered::NoQuorum {} };
             let message = Appended { outcome, known_tail };
             out.reply(waiting.caller, message, NOTHING_STAGED);
+        }
+        while let Some(first) = ordering.intake.first() {
+            if now < first.at.after(patience) {
+                break;
+            }
+            // It was not ordered, so it did not happen. Later ones of its handle are refused when their turn comes.
+            hit("native.sequencer.gave_up");
+            let caller = first.caller;
+            ordering.intake.pop();
+            out.reply(caller, Appended { outcome: Ordered::Busy {}, known_tail }, NOTHING_STAGED);
         }
         if ordering.state != SequencingState::Open {
             if ordering.seal_done {

@@ -15,9 +15,11 @@ use atoll_core::{Caller, Lsn, NodeId, Tick};
 use super::window::Window;
 use crate::config::NativeConfig;
 use crate::invariants;
-use crate::message::{StoredUpTo, Verdict};
+use crate::message::{Ordered, StoredUpTo, Verdict};
 use crate::mutants;
 use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
+use atoll_loglet_store::handle_order::HandlePlace;
+use atoll_loglet_store::intake::{Arrived, Intake};
 
 /// Appends that arrive closer together than this are dense: the next Store carries the known tail to the servers soon enough. Too large:
 /// servers that wait for the end of a tail wait longer. Too small: each append of a lone client causes another message to each server.
@@ -80,6 +82,8 @@ pub(super) struct SequencedLoglet {
     pub next: Offset,
     pub known_tail: Offset,
     pub window: Window,
+    /// Appends that wait for room in the window.
+    pub intake: Intake,
     pub servers: Vec<Server>,
     /// Appends that wait for their answer, by the offset below which everything must be committed, then by arrival.
     pub waiting: BTreeMap<(Offset, u64), Waiting>,
@@ -99,7 +103,7 @@ impl SequencedLoglet {
         config: NativeConfig,
         config_bytes: Bytes,
         dedupe_spans: usize,
-        shared: Arc<Budget>,
+        (in_flight, held): (Arc<Budget>, Arc<Budget>),
         now: Tick,
     ) -> Self {
         let server = |node: &NodeId| Server {
@@ -123,7 +127,8 @@ impl SequencedLoglet {
             state: SequencingState::Open,
             next: Offset::ZERO,
             known_tail: Offset::ZERO,
-            window: Window::new(shared),
+            window: Window::new(in_flight),
+            intake: Intake::new(held),
             servers,
             waiting: BTreeMap::new(),
             arrivals: 0,
@@ -135,15 +140,26 @@ impl SequencedLoglet {
         }
     }
 
-    /// Assigns offsets to the new entries of a batch, and finds those of earlier attempts.
-    pub fn order(
-        &mut self,
-        now: Tick,
-        caller: Caller,
-        batch: &Batch,
-        not_below: Offset,
-    ) -> Result<(), Forgotten> {
-        let parts = self.deduplicator.place(batch, self.next, not_below)?;
+    /// Returns why an append of this handle is refused, whether or not the window has room for it.
+    pub fn refusal(&self, node: NodeId, place: HandlePlace) -> Option<Ordered> {
+        if self.state != SequencingState::Open {
+            return Some(Ordered::Sealed {});
+        }
+        if !self.deduplicator.in_order(node, place) {
+            hit("native.sequencer.lane_gap");
+            return Some(Ordered::Busy {});
+        }
+        (self.is_full() && !self.window.is_empty()).then_some(Ordered::DiskFull {})
+    }
+
+    /// Assigns offsets to the new entries of an append, and finds those of earlier attempts. Returns why it cannot. The caller has checked
+    /// for room and for a [refusal](SequencedLoglet::refusal).
+    pub fn order(&mut self, now: Tick, append: Arrived) -> Result<(), Ordered> {
+        let Arrived { caller, place, not_below, batch, at } = append;
+        let batch = Batch::parse(batch).map_err(|_| Ordered::TooLarge {})?;
+        let parts = self.deduplicator.place(&batch, self.next, not_below);
+        let parts = parts.map_err(|Forgotten| Ordered::Forgotten {})?;
+        self.deduplicator.took(caller.node, place);
         let (mut runs, mut end) = (Vec::with_capacity(parts.len()), Offset::ZERO);
         for part in parts {
             let (first, count) = (part.first, part.count);
@@ -162,7 +178,7 @@ impl SequencedLoglet {
         self.arrivals += 1;
         let gap = Duration::from_nanos(now.0.saturating_sub(self.arrived_at.0)).min(SPARSE);
         (self.arrived_at, self.gap) = (now, (self.gap * 7 + gap) / 8);
-        self.waiting.insert((end, self.arrivals), Waiting { caller, runs, since: now });
+        self.waiting.insert((end, self.arrivals), Waiting { caller, runs, since: at });
         Ok(())
     }
 
