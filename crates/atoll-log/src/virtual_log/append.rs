@@ -173,7 +173,7 @@ impl Shared {
             return Ok(Ticket::ready(Ok(Vec::new())));
         }
         let bytes = records.iter().map(|r| r.payload.len() + ITEM_BYTES).sum();
-        self.lane.reserve(bytes, &self.budget)?;
+        self.lane.reserve(records.len(), bytes, &self.budget)?;
         let (done, wait) = ticket();
         let n = records.len();
         let positions = vec![LogPos::ZERO; n];

@@ -3,11 +3,13 @@
 //! It cuts batches from the queued records and keeps a few of them in flight; when idle, it sends at once. After the first batch that ends
 //! without positions, it sends nothing more until every batch in flight has ended. It then resolves the doubt about unsettled records, and
 //! sends them again in order.
+//!
+//! An orderer whose window is full holds batches until it has room, so the lane does not pause then. Only an orderer that can hold nothing
+//! more refuses a batch as busy; it is sent again after a pause.
 
 mod batch;
 mod window;
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use atoll_contract::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placemen
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
-use atoll_core::{Tick, Ticket};
+use atoll_core::{Cut, Pipeline, Tick, Ticket};
 
 use self::batch::{BatchSize, Worst};
 pub(super) use self::window::Lane;
@@ -115,12 +117,11 @@ enum Event {
 struct Run {
     me: Arc<Shared>,
     target: Option<Target>,
-    flights: VecDeque<Flight>,
-    /// Unsettled records, in order; they precede everything in the queue.
-    redo: VecDeque<Item>,
-    /// Whether `redo` may contain records whose callers left before it is sent.
+    /// The batches in flight, and the records that wait to be sent again, in order. They precede everything in the queue.
+    records: Pipeline<Item, Flight>,
+    /// Whether records that wait to be sent again may have lost their callers.
     may_leave_out: bool,
-    /// Number of records at the front of `redo` that were searched for after a "forgotten" answer and not found.
+    /// Number of records that wait to be sent again, from the first on, that were searched for after a "forgotten" answer and not found.
     scanned: usize,
     pause: Duration,
     /// A pending search for a newer chain. Dropping the ticket would cancel the search, so it is kept until the next search.
@@ -138,8 +139,7 @@ impl Run {
         Run {
             me,
             target: None,
-            flights: VecDeque::new(),
-            redo: VecDeque::new(),
+            records: Pipeline::default(),
             may_leave_out: false,
             scanned: 0,
             pause: PAUSE,
@@ -152,7 +152,7 @@ impl Run {
 
     async fn run(mut self) {
         loop {
-            if self.flights.is_empty() && self.redo.is_empty() {
+            if self.records.is_idle() {
                 let mut w = lock(&self.me.lane.waiting);
                 if w.queue.is_empty() {
                     w.running = false;
@@ -166,12 +166,12 @@ impl Run {
                 }
                 continue;
             }
-            if self.flights.is_empty() && self.must_look() {
+            if self.records.flights().is_empty() && self.must_look() {
                 self.look().await;
                 continue;
             }
             self.send();
-            if self.flights.is_empty() {
+            if self.records.flights().is_empty() {
                 // The queue held only records that no caller waits for.
                 continue;
             }
@@ -227,7 +227,7 @@ impl Run {
         let waiting = std::mem::take(&mut lock(&self.me.lane.waiting).queue);
         self.scanned = 0;
         // Doubtful records first: the first failure answers a submission, and "not appended" must not hide the doubt.
-        let all = std::mem::take(&mut self.redo).into_iter().chain(waiting);
+        let all = std::mem::take(self.records.waiting_mut()).into_iter().chain(waiting);
         let (doubtful, sure): (Vec<Item>, Vec<Item>) = all.partition(Item::is_doubtful);
         for item in doubtful.into_iter().chain(sure) {
             self.me.drop_item(item, why.clone());
@@ -235,22 +235,30 @@ impl Run {
     }
 
     async fn back_off(&mut self) {
+        self.back_off_since(self.me.env.now()).await;
+    }
+
+    /// Pauses until some time after `since`.
+    async fn back_off_since(&mut self, since: Tick) {
         let wait = self.me.env.jitter(self.pause);
         self.pause = MAX_PAUSE.min(self.pause * 2);
-        self.me.env.sleep(wait).await;
+        let until = since.after(wait);
+        if until > self.me.env.now() {
+            self.me.env.sleep_until(until).await;
+        }
     }
 
     /// Cuts and sends batches until the limit on batches in flight is reached.
     fn send(&mut self) {
         let Some(target) = &self.target else { return };
-        if self.flights.iter().any(|f| f.failed.is_some()) {
+        if self.records.flights().iter().any(|f| f.failed.is_some()) {
             return;
         }
         let room = if target.loglet.keeps_order() { self.me.options.max_inflight_batches.max(1) } else { 1 };
         // A record sent after a tail became known cannot land below that tail. The tail that a Loglet reports may lie
         // beyond its eventual stop, but then this append is not in that Loglet.
         let floor = self.me.known().tail.max(target.segment.position_of(target.loglet.known_tail()));
-        while self.flights.len() < room {
+        while self.records.flights().len() < room {
             let items = self.cut();
             if items.is_empty() {
                 return;
@@ -268,7 +276,7 @@ impl Run {
             let not_below = target.segment.offset_of(not_below);
             let wait = target.loglet.append_above(batch.finish(), not_below);
             let sent = self.me.env.now();
-            self.flights.push_back(Flight { items: flight, wait, failed: None, sent });
+            self.records.sent(Flight { items: flight, wait, failed: None, sent });
         }
     }
 
@@ -276,32 +284,30 @@ impl Run {
     fn cut(&mut self) -> Vec<Item> {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
-        let (mut items, mut size) = (Vec::new(), BatchSize::default());
+        let mut size = BatchSize::default();
         // With a larger count, this would never again return a record, and `run` would spin on the node's thread.
+        let again = self.records.waiting().len();
         atoll_core::invariant!(
-            self.scanned <= self.redo.len(),
-            "{} records were looked for, {} are left",
+            self.scanned <= again,
+            "{} records were looked for, {again} are left",
             self.scanned,
-            self.redo.len()
         );
         if std::mem::take(&mut self.may_leave_out) && self.scanned == 0 {
-            let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
+            let mut items: Vec<Item> = std::mem::take(self.records.waiting_mut()).into();
             self.me.leave_out_gone(&mut items);
-            self.redo = items.into();
+            *self.records.waiting_mut() = items.into();
         }
+        let most = if self.scanned > 0 { self.scanned } else { usize::MAX };
+        let judge = |item: &Item, batch: &[Item]| match batch.len() < most && size.takes(item, limit) {
+            true => Cut::Take,
+            false => Cut::Stop,
+        };
+        let mut items = self.records.cut(judge, |_| ());
         if self.scanned > 0 {
-            while self.scanned > 0
-                && let Some(item) = self.redo.pop_front_if(|i| size.takes(i, limit))
-            {
-                self.scanned -= 1;
-                items.push(item);
-            }
+            self.scanned -= items.len();
             return items;
         }
-        while let Some(item) = self.redo.pop_front_if(|i| size.takes(i, limit)) {
-            items.push(item);
-        }
-        if !self.redo.is_empty() {
+        if !self.records.waiting().is_empty() {
             return items;
         }
         let mut gone = Vec::new();
@@ -330,15 +336,15 @@ impl Run {
         if self.has_moved() {
             return Event::Moved;
         }
-        let oldest = self.flights.iter().filter(|f| f.failed.is_none()).map(|f| f.sent).min();
+        let oldest = self.records.flights().iter().filter(|f| f.failed.is_none()).map(|f| f.sent).min();
         let stalled_at = oldest.map_or(Tick(u64::MAX), |t| t.after(me.options.stall_after));
         let stalled_at = stalled_at.max(self.next_stall);
         let mut stall = me.env.sleep_until(stalled_at);
         let mut changed = pin!(me.changed.after(seen));
         std::future::poll_fn(|cx| {
             let progress = self.poll_flights(cx);
-            if self.flights.iter().any(|f| f.failed.is_some()) {
-                if self.flights.iter().all(|f| f.failed.is_some()) {
+            if self.records.flights().iter().any(|f| f.failed.is_some()) {
+                if self.records.flights().iter().all(|f| f.failed.is_some()) {
                     return Poll::Ready(Event::Failed);
                 }
             } else if progress || self.has_work() {
@@ -362,13 +368,13 @@ impl Run {
             Some(t) if t.loglet.keeps_order() => self.me.options.max_inflight_batches.max(1),
             _ => 1,
         };
-        self.flights.len() < room && self.flights.iter().all(|f| f.failed.is_none())
+        self.records.flights().len() < room && self.records.flights().iter().all(|f| f.failed.is_none())
     }
 
     /// Returns true if a record in the queue may be sent now.
     fn has_work(&self) -> bool {
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
-        let ready = |i: &Item| self.flights.is_empty() || !i.may_be_below(start);
+        let ready = |i: &Item| self.records.flights().is_empty() || !i.may_be_below(start);
         self.has_room() && lock(&self.me.lane.waiting).queue.front().is_some_and(ready)
     }
 
@@ -380,7 +386,7 @@ impl Run {
     /// Settles the batches that were answered with positions. Returns true if there was one.
     fn poll_flights(&mut self, cx: &mut std::task::Context<'_>) -> bool {
         let mut progress = false;
-        for flight in &mut self.flights {
+        for flight in self.records.flights_mut() {
             if flight.failed.is_some() {
                 continue;
             }
@@ -396,7 +402,7 @@ impl Run {
             }
         }
         if progress {
-            self.flights.retain(|f| !f.items.is_empty());
+            self.records.flights_mut().retain(|f| !f.items.is_empty());
             self.pause = PAUSE;
         }
         progress
@@ -407,19 +413,15 @@ impl Run {
     async fn recover(&mut self, moved: bool) {
         let Some(target) = self.target.take() else { return };
         let mut worst = Worst::default();
-        let mut unsettled = Vec::new();
-        for flight in std::mem::take(&mut self.flights) {
-            let not_appended = worst.add(flight.failed.as_ref());
-            for mut item in flight.items {
-                if not_appended {
-                    item.not_sent();
-                }
-                unsettled.push(item);
+        let first_sent = self.records.flights().front().map(|flight| flight.sent);
+        self.records.take_back(|flight| {
+            let mut items = flight.items;
+            if worst.add(flight.failed.as_ref()) {
+                items.iter_mut().for_each(Item::not_sent);
             }
-        }
+            items
+        });
         self.scanned = 0;
-        unsettled.extend(std::mem::take(&mut self.redo));
-        self.redo = unsettled.into();
         self.may_leave_out = true;
         if let Some(trouble) = worst.why.and_then(Trouble::of) {
             self.me.trouble(trouble);
@@ -438,9 +440,14 @@ impl Run {
             hit("vlog.lane.disk_full");
             self.drop_all(&LogError::Unavailable(Unavailability::DiskFull));
         }
+        if worst.why == Some(Unavailability::Busy) {
+            // The time that the first batch waited at its orderer counts as part of the pause.
+            self.back_off_since(first_sent.unwrap_or(self.me.env.now())).await;
+            self.target = Some(target);
+            return;
+        }
         self.back_off().await;
-        if worst.why != Some(Unavailability::Busy)
-            && let Ok(chain) = self.me.refreshed().await
+        if let Ok(chain) = self.me.refreshed().await
             && chain.chain.active().loglet != target.segment.loglet
         {
             return self.follow_to_successor(&target).await;
@@ -460,8 +467,8 @@ impl Run {
     fn must_look(&self) -> bool {
         let Some(target) = &self.target else { return false };
         let start = target.segment.start;
-        match self.redo.front() {
-            Some(_) => self.redo.iter().any(|i| i.may_be_below(start)),
+        match self.records.waiting().front() {
+            Some(_) => self.records.waiting().iter().any(|i| i.may_be_below(start)),
             None => lock(&self.me.lane.waiting).queue.front().is_some_and(|i| i.may_be_below(start)),
         }
     }
@@ -470,16 +477,16 @@ impl Run {
     /// below the target (vlog-V2).
     async fn look(&mut self) {
         let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
-        self.redo.extend(std::mem::take(&mut lock(&self.me.lane.waiting).queue));
+        self.records.waiting_mut().extend(std::mem::take(&mut lock(&self.me.lane.waiting).queue));
         // The second mutant creates copies that a replica may take for new commands.
         if mutant(mutants::VLOG_V2) || mutant(mutants::DB_APPLIES_COPIES) {
-            self.redo.iter_mut().for_each(|i| i.not_below(end));
+            self.records.waiting_mut().iter_mut().for_each(|i| i.not_below(end));
         } else {
-            self.me.divert_far(&mut self.redo, end);
-            let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
+            self.me.divert_far(self.records.waiting_mut(), end);
+            let mut items: Vec<Item> = std::mem::take(self.records.waiting_mut()).into();
             let outdated = self.me.settle_found(&mut items, end).await;
             self.me.refuse_behind(outdated, Behind::InLane);
-            self.redo = items.into();
+            *self.records.waiting_mut() = items.into();
         }
         // This search covered everything below the new segment for every record, so the result of an older search no longer matters.
         self.scanned = 0;
@@ -493,12 +500,12 @@ impl Run {
         let round = self.me.check();
         match self.me.checked(round).await {
             Ok(checked) => {
-                self.me.divert_far(&mut self.redo, checked.tail);
-                let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
+                self.me.divert_far(self.records.waiting_mut(), checked.tail);
+                let mut items: Vec<Item> = std::mem::take(self.records.waiting_mut()).into();
                 let outdated = self.me.settle_found(&mut items, checked.tail).await;
                 self.me.refuse_behind(outdated, Behind::InLane);
-                self.redo = items.into();
-                self.scanned = self.redo.len();
+                *self.records.waiting_mut() = items.into();
+                self.scanned = self.records.waiting().len();
             }
             Err(_) => self.back_off().await,
         }

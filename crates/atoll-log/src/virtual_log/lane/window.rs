@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use atoll_contract::entry::ClientId;
 use atoll_core::sync::lock;
-use atoll_core::{Budget, Place, WaitList};
+use atoll_core::{Bounds, Budget, Load, Place, WaitList};
 
 use super::super::Busy;
 use super::super::append::Item;
@@ -15,8 +15,8 @@ use super::super::append::Item;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) queue: VecDeque<Item>,
-    /// Bytes of all unsettled records, including those in flight and parked.
-    bytes: usize,
+    /// All unsettled records, including those in flight and parked.
+    load: Load,
     pub(super) running: bool,
     pub(super) waker: Option<Waker>,
 }
@@ -25,47 +25,49 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(in crate::virtual_log) struct Lane {
     pub(super) waiting: Mutex<Waiting>,
-    window_bytes: usize,
+    window: Bounds,
     /// Callers that found the window full.
     callers: WaitList,
 }
 
 impl Lane {
     pub(in crate::virtual_log) fn new(window_bytes: usize) -> Self {
-        Lane { waiting: Mutex::default(), window_bytes, callers: WaitList::default() }
+        let window = Bounds { items: usize::MAX, bytes: window_bytes };
+        Lane { waiting: Mutex::default(), window, callers: WaitList::default() }
     }
 
     /// Reserves room for a submission, in this window and in the budget that all logs share. A submission larger than the window is
     /// accepted when the lane is empty.
-    pub(in crate::virtual_log) fn reserve(&self, bytes: usize, shared: &Budget) -> Result<(), Busy> {
+    pub(in crate::virtual_log) fn reserve(
+        &self,
+        records: usize,
+        bytes: usize,
+        shared: &Budget,
+    ) -> Result<(), Busy> {
         let mut w = lock(&self.waiting);
-        if !self.fits(w.bytes, bytes) {
-            return Err(Busy::Log { waiting_bytes: w.bytes });
+        if !w.load.fits(records, bytes, self.window) {
+            return Err(Busy::Log { waiting_bytes: w.load.bytes });
         }
-        shared.take(w.bytes, bytes).map_err(|waiting_bytes| Busy::Node { waiting_bytes })?;
-        w.bytes += bytes;
+        shared.take(w.load.bytes, bytes).map_err(|waiting_bytes| Busy::Node { waiting_bytes })?;
+        w.load.add(records, bytes);
         Ok(())
-    }
-
-    fn fits(&self, held_bytes: usize, bytes: usize) -> bool {
-        held_bytes == 0 || held_bytes + bytes <= self.window_bytes
     }
 
     /// Returns whether [`Lane::reserve`] would find room in this window.
     pub(in crate::virtual_log) fn has_room(&self, bytes: usize) -> bool {
-        self.fits(self.held_bytes(), bytes)
+        lock(&self.waiting).load.fits(1, bytes, self.window)
     }
 
     /// Queues a caller that needs room for `bytes` bytes. A caller that needs more than the whole window is admitted when the window is
     /// empty.
     pub(in crate::virtual_log) fn place(&self, bytes: usize) -> Place {
-        self.callers.place(bytes.min(self.window_bytes))
+        self.callers.place(bytes.min(self.window.bytes))
     }
 
     /// Wakes the waiting callers for which there is room now.
     pub(in crate::virtual_log) fn admit(&self) {
         if !self.callers.is_empty() {
-            self.callers.admit(self.window_bytes.saturating_sub(self.held_bytes()));
+            self.callers.admit(self.window.bytes.saturating_sub(self.held_bytes()));
         }
     }
 
@@ -82,13 +84,13 @@ impl Lane {
     }
 
     pub(super) fn release(&self, bytes: usize, shared: &Budget) {
-        lock(&self.waiting).bytes -= bytes;
+        lock(&self.waiting).load.remove(1, bytes);
         shared.give_back(bytes);
         self.admit();
     }
 
     /// Returns the number of bytes of all unsettled records.
     pub(in crate::virtual_log) fn held_bytes(&self) -> usize {
-        lock(&self.waiting).bytes
+        lock(&self.waiting).load.bytes
     }
 }
