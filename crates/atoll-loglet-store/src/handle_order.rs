@@ -4,9 +4,11 @@
 //! rest of its epoch is refused, by the orderer or here, and a new epoch begins once the whole old one is answered. So no append overtakes
 //! a failed one, whatever the network does.
 
-use atoll_contract::{AppendError, Unavailability};
+use atoll_contract::{AppendError, Placement, Unavailability};
 use atoll_core::testing::hit;
 use atoll_core::{CallError, Unsent};
+
+use crate::message::Ordered;
 
 atoll_core::record! {
     /// The position of an append in the order of its handle.
@@ -62,6 +64,23 @@ impl HandleOrder {
     pub fn settle(&mut self, took: bool) {
         self.in_flight -= 1;
         self.broken |= !took;
+    }
+}
+
+/// Returns what the answer of an orderer means for the append.
+pub fn answered(outcome: Ordered) -> Result<Placement, AppendError> {
+    let not = |why| Err(AppendError::NotAppended(why));
+    match outcome {
+        Ordered::Committed { runs } => Ok(Placement { runs }),
+        Ordered::Sealed {} => Err(AppendError::Sealed),
+        Ordered::Forgotten {} => Err(AppendError::Forgotten),
+        Ordered::WrongSequencer {} => not(Unavailability::WrongSequencer),
+        Ordered::Busy {} | Ordered::Unconfigured {} => not(Unavailability::Busy),
+        Ordered::StorageFailed {} => not(Unavailability::StorageFailed),
+        Ordered::TooLarge {} => not(Unavailability::TooLarge),
+        Ordered::DiskFull {} => not(Unavailability::DiskFull),
+        Ordered::NoQuorum {} => Err(AppendError::Unknown(Unavailability::NoQuorum)),
+        Ordered::NoSpace {} => Err(AppendError::Unknown(Unavailability::DiskFull)),
     }
 }
 

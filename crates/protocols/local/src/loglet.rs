@@ -18,8 +18,7 @@ use super::message::LocalAppend;
 use crate::roles::LOCAL_STORE;
 use atoll_core::sync::lock;
 use atoll_loglet_store::decode_entries;
-use atoll_loglet_store::handle_order::HandleOrder;
-use atoll_loglet_store::handle_order::unanswered;
+use atoll_loglet_store::handle_order::{HandleOrder, answered, unanswered};
 use atoll_loglet_store::message::{
     Answer, Appended, Info, NotBelow, Ordered, Read, Repair, Seal, Trim, Verdict, Wait,
 };
@@ -222,18 +221,9 @@ fn outcome(
         }
     };
     lock(&s.order).configured = !matches!(answer.outcome, Ordered::Unconfigured {});
-    match answer.outcome {
-        Ordered::Committed { runs } => {
-            s.tails.learn(answer.known_tail);
-            Ok(Placement { runs })
-        }
-        Ordered::Sealed {} => Err(AppendError::Sealed),
-        Ordered::Forgotten {} => Err(AppendError::Forgotten),
-        Ordered::TooLarge {} => Err(AppendError::NotAppended(Unavailability::TooLarge)),
-        Ordered::DiskFull {} => Err(AppendError::NotAppended(Unavailability::DiskFull)),
-        Ordered::StorageFailed {} => Err(AppendError::NotAppended(Unavailability::StorageFailed)),
-        _ => Err(AppendError::NotAppended(Unavailability::Busy)),
-    }
+    let placement = answered(answer.outcome)?;
+    s.tails.learn(answer.known_tail);
+    Ok(placement)
 }
 
 impl Loglet for LocalLoglet {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use atoll_contract::{AppendError, Batch, Offset, Placement, Unavailability};
 use atoll_core::testing::mutant;
 use atoll_core::{CallError, Elapsed, Ticket};
-use atoll_loglet_store::handle_order::unanswered;
+use atoll_loglet_store::handle_order::{answered, unanswered};
 
 use crate::mutants;
 
@@ -67,27 +67,12 @@ fn outcome(
             return Err(unanswered(error));
         }
     };
-    let not = |why| Err(AppendError::NotAppended(why));
     let configured = !matches!(answer.outcome, Ordered::Unconfigured {} | Ordered::WrongSequencer {});
     lock(&shared.order).configured = configured;
-    match answer.outcome {
-        Ordered::Committed { runs } => {
-            shared.tails.learn(answer.known_tail);
-            Ok(Placement { runs })
-        }
-        Ordered::Sealed {} => {
-            if mutant(mutants::NATIVE_T19) {
-                shared.tails.learn_sealed(answer.known_tail);
-            }
-            Err(AppendError::Sealed)
-        }
-        Ordered::Forgotten {} => Err(AppendError::Forgotten),
-        Ordered::WrongSequencer {} => not(Unavailability::WrongSequencer),
-        Ordered::Busy {} | Ordered::Unconfigured {} => not(Unavailability::Busy),
-        Ordered::StorageFailed {} => not(Unavailability::StorageFailed),
-        Ordered::TooLarge {} => not(Unavailability::TooLarge),
-        Ordered::DiskFull {} => not(Unavailability::DiskFull),
-        Ordered::NoQuorum {} => Err(AppendError::Unknown(Unavailability::NoQuorum)),
-        Ordered::NoSpace {} => Err(AppendError::Unknown(Unavailability::DiskFull)),
+    if matches!(answer.outcome, Ordered::Sealed {}) && mutant(mutants::NATIVE_T19) {
+        shared.tails.learn_sealed(answer.known_tail);
     }
+    let placement = answered(answer.outcome)?;
+    shared.tails.learn(answer.known_tail);
+    Ok(placement)
 }

@@ -3,8 +3,8 @@
 use atoll_contract::{AppendError, Batch, Offset, Placement, Unavailability};
 use atoll_core::sync::lock;
 use atoll_core::{CallError, Elapsed, Ticket};
-use atoll_loglet_store::handle_order::unanswered;
-use atoll_loglet_store::message::{Appended, NotBelow, Ordered};
+use atoll_loglet_store::handle_order::{answered, unanswered};
+use atoll_loglet_store::message::{Appended, NotBelow};
 
 use crate::loglet::{Shared, TrioLoglet};
 use crate::message::Append;
@@ -53,20 +53,7 @@ fn outcome(
 ) -> Result<Placement, AppendError> {
     let answer = answer.map_err(|Elapsed| None).and_then(|answer| answer.map_err(Some));
     let answer = answer.map_err(unanswered)?;
-    let not = |why| Err(AppendError::NotAppended(why));
-    match answer.outcome {
-        Ordered::Committed { runs } => {
-            shared.tails.learn(answer.known_tail);
-            Ok(Placement { runs })
-        }
-        Ordered::Sealed {} => Err(AppendError::Sealed),
-        Ordered::Forgotten {} => Err(AppendError::Forgotten),
-        Ordered::WrongSequencer {} => not(Unavailability::WrongSequencer),
-        Ordered::Busy {} | Ordered::Unconfigured {} => not(Unavailability::Busy),
-        Ordered::StorageFailed {} => not(Unavailability::StorageFailed),
-        Ordered::TooLarge {} => not(Unavailability::TooLarge),
-        Ordered::DiskFull {} => not(Unavailability::DiskFull),
-        Ordered::NoQuorum {} => Err(AppendError::Unknown(Unavailability::NoQuorum)),
-        Ordered::NoSpace {} => Err(AppendError::Unknown(Unavailability::DiskFull)),
-    }
+    let placement = answered(answer.outcome)?;
+    shared.tails.learn(answer.known_tail);
+    Ok(placement)
 }
