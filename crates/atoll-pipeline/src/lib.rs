@@ -1,4 +1,4 @@
-//! The parts of which every stage of an append is made: a bounded window, the callers that wait for room in it, and the groups in flight.
+//! The parts of which the stages of an append are made: a bounded window, the callers that wait for room in it, and the groups in flight.
 //!
 //! An append passes several stages on its way to the disks. Each of them admits items in order, bounds what it holds, sends groups of
 //! items to the next stage, and gets their results back. These parts do no I/O and know no clock, and this crate has no dependencies, so
@@ -16,7 +16,6 @@
 //! | stage | what it uses |
 //! | --- | --- |
 //! | the client's lane, `atoll-client/src/lane` | `Pipeline`, `Load`, `WaitList`; what is in doubt is sent again under the same names |
-//! | the gRPC stream, `doors/log/src/append_stream.rs` | `Pipeline`, `Gate`, `Load` |
 //! | the engine of the database, `atoll-db/src/engine/propose.rs`, `crowd.rs` | `Pipeline`, `Gate`, `Load`, `WaitList` |
 //! | the lane of the virtual log, `atoll-log/src/virtual_log/lane` | `Pipeline`, `Load`, `WaitList`, `Budget`; what is in doubt is sent again under the same names |
 //! | the orderer of a native Loglet, `protocols/native/src/sequencer` | `Load`, `Budget`. It is no `Pipeline`: each server is a cursor into one window, and an append is answered by offset, not by arrival |

@@ -93,7 +93,7 @@ impl Shared {
         wake.is_some()
     }
 
-    /// The same, but waits for room, behind all callers that wait already.
+    /// Waits for room, after all callers that wait already, and then adds the record.
     async fn when_entered(&self, record: &mut Option<(Bytes, oneshot::Sender<Settled>)>, deadline: Instant) {
         let bytes = window_bytes(record).unwrap_or_default();
         let mut waiter = Waiter { shared: self, place: self.callers.place(bytes.min(self.window_bytes)) };
