@@ -154,8 +154,11 @@ mod tests {
             _ => Poll::Pending,
         };
         assert!(pipeline.poll_first(cx, second_is_done).is_pending(), "the first has no result");
-        assert_eq!(pipeline.land(), Some(vec![1, 2, 3]));
+        assert_eq!(pipeline.poll_first(cx, |_, _| Poll::Ready(7)), Poll::Ready(Some((vec![1, 2, 3], 7))));
         assert_eq!(pipeline.poll_first(cx, second_is_done), Poll::Ready(Some((vec![4, 5, 6], "done"))));
+        pipeline.sent(vec![7]);
+        pipeline.sent(vec![8]);
+        assert_eq!((pipeline.land(), pipeline.land(), pipeline.land()), (Some(vec![7]), Some(vec![8]), None));
         assert_eq!(pipeline.poll_first(cx, second_is_done), Poll::Ready(None));
         assert!(!pipeline.is_idle());
         pipeline.waiting_mut().clear();
