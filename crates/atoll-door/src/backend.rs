@@ -128,7 +128,7 @@ pub trait LogBackend: Send + Sync {
     /// Checks the tail. It is above every append that was acknowledged before the call.
     fn check_tail(&self) -> Pending<LogPos>;
 
-    /// Waits until the tail may be above `above`, and returns the tail at that time. May return early.
+    /// Waits until the tail is above `above`, and returns it. Never returns a lower one.
     fn wait_tail(&self, above: LogPos) -> Pending<LogPos>;
 
     /// Returns the trim point, as this node knows it.

@@ -3,7 +3,6 @@
 //! The stream is one state machine that the HTTP/2 connection polls; it has no task and no channel. Its memory is bounded: while too much
 //! is unanswered, it receives no further message, and the client's flow-control window closes (X12).
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,6 +13,7 @@ use atoll_client::proto::append_stream_request::{Open, What};
 use atoll_client::proto::{AppendStreamReply, AppendStreamRequest, Happened, Records};
 use atoll_client::{HEARTBEAT, Reason};
 use atoll_contract::{ClientId, LogPos};
+use atoll_core::{Bounds, Gate, Load, Pipeline};
 use atoll_door::backend::{LogBackend, LogRecords, Pending, Refusal, Room, Submitted};
 use atoll_door::grpc::{Connection, Rest, Shared};
 use atoll_door::stopped;
@@ -25,8 +25,7 @@ use crate::names::open_for_append;
 use crate::records::{check_records, runs};
 
 /// The maximum numbers of unanswered messages and payload bytes of one stream. The last message may exceed the number of bytes.
-const MESSAGES_UNANSWERED: usize = 128;
-const BYTES_UNANSWERED: usize = 4 * 1024 * 1024;
+const UNANSWERED: Bounds = Bounds { items: 128, bytes: 4 * 1024 * 1024 };
 /// The maximum number of outcomes in one reply.
 const OUTCOMES_PER_REPLY: usize = 256;
 
@@ -39,6 +38,23 @@ enum Unanswered {
     Pending { outcome: Pending<Vec<LogPos>>, bytes: usize },
     /// Refused before it reached the log.
     Refused(Refusal),
+}
+
+impl Unanswered {
+    /// Returns the bytes of its payloads that count as unanswered.
+    fn bytes(&self) -> usize {
+        match self {
+            Unanswered::Pending { bytes, .. } => *bytes,
+            Unanswered::Refused(_) => 0,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<LogPos>, Refusal>> {
+        match self {
+            Unanswered::Pending { outcome, .. } => outcome.as_mut().poll(cx),
+            Unanswered::Refused(refusal) => Poll::Ready(Err(refusal.clone())),
+        }
+    }
 }
 
 /// The log and the client of a stream.
@@ -63,10 +79,13 @@ pub(crate) struct AppendStream {
     /// The opening, which the first message starts.
     opening: Option<Pending<(Lane, LogPos)>>,
     lane: Option<Lane>,
-    unanswered: VecDeque<Unanswered>,
-    unanswered_bytes: usize,
-    /// A message that waits for room in the log. No later message may overtake it (X15).
-    held: Option<(LogRecords, Room)>,
+    /// At most one message waits: one for which the log has no room. No later message may overtake it (X15). The log's lane sends records
+    /// again, so the messages in flight are not kept.
+    messages: Pipeline<LogRecords, Unanswered>,
+    /// The messages in flight.
+    unanswered: Load,
+    /// Closed while the log has no room for that message.
+    gate: Gate<Room>,
     /// Whether no more requests are received, because the client has finished, an error occurred, or the node is stopping.
     closed: bool,
     /// The status that ends the stream once everything is answered.
@@ -91,9 +110,9 @@ impl AppendStream {
             requests,
             opening: None,
             lane: None,
-            unanswered: VecDeque::new(),
-            unanswered_bytes: 0,
-            held: None,
+            messages: Pipeline::default(),
+            unanswered: Load::default(),
+            gate: Gate::default(),
             closed: false,
             last_word: None,
             stopped,
@@ -111,20 +130,19 @@ impl AppendStream {
         if !self.closed && self.stopped.as_mut().poll(cx).is_ready() {
             // Records that were not submitted were not appended by this node, so the client can send them to another one.
             self.close(Some(Refusal::stopping().into()));
-            (self.held, self.opening) = (None, None);
+            self.messages.waiting_mut().clear();
+            self.gate.open();
+            self.opening = None;
         }
         while !self.closed {
-            if let Some((records, mut room)) = self.held.take() {
-                if room.as_mut().poll(cx).is_pending() {
-                    self.held = Some((records, room));
-                    return None;
-                }
+            if self.gate.poll_open(cx).is_pending() {
+                return None;
+            }
+            if let Some(records) = self.messages.waiting_mut().pop_front() {
                 self.hand_in(records);
                 continue;
             }
-            let full =
-                self.unanswered.len() >= MESSAGES_UNANSWERED || self.unanswered_bytes >= BYTES_UNANSWERED;
-            if full || self.opening.is_some() {
+            if self.unanswered.is_full(UNANSWERED) || self.opening.is_some() {
                 return None;
             }
             let request = match Pin::new(&mut self.requests).poll_next(cx) {
@@ -213,14 +231,14 @@ impl AppendStream {
                     format!("sequence {} after {}", records.first_seq, lane.last_seq),
                     "within a stream, sequences grow",
                 );
-                self.unanswered.push_back(Unanswered::Refused(refusal));
+                self.in_flight(Unanswered::Refused(refusal), 0);
             }
             Ok(mut records) => {
                 lane.last_seq = records.first_seq + records.payloads.len() as u64 - 1;
                 records.known = Some(lane.known);
                 self.hand_in(records);
             }
-            Err(refusal) => self.unanswered.push_back(Unanswered::Refused(refusal)),
+            Err(refusal) => self.in_flight(Unanswered::Refused(refusal), 0),
         }
     }
 
@@ -229,42 +247,37 @@ impl AppendStream {
         let bytes = records.payload_bytes();
         match lane.log.submit(records) {
             Submitted::Pending(outcome) => {
-                self.unanswered_bytes += bytes;
-                self.unanswered.push_back(Unanswered::Pending { outcome, bytes });
+                self.gate.open();
+                self.in_flight(Unanswered::Pending { outcome, bytes }, bytes);
             }
             Submitted::Busy(records, _) => {
-                let room = lane.log.room(records.payloads.len(), bytes);
-                self.held = Some((records, room));
+                self.gate.close(lane.log.room(records.payloads.len(), bytes));
+                self.messages.push(records);
             }
         }
+    }
+
+    fn in_flight(&mut self, message: Unanswered, bytes: usize) {
+        self.unanswered.add(1, bytes);
+        self.messages.sent(message);
     }
 
     /// Removes the messages with a known outcome from the front, and returns the outcomes.
     fn take_outcomes(&mut self, cx: &mut Context<'_>) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         while outcomes.len() < OUTCOMES_PER_REPLY
-            && let Some(first) = self.unanswered.front_mut()
+            && let Poll::Ready(Some((message, result))) = self.messages.poll_first(cx, Unanswered::poll)
         {
-            let outcome = match first {
-                Unanswered::Refused(refusal) => failed(refusal),
-                Unanswered::Pending { outcome, bytes } => match outcome.as_mut().poll(cx) {
-                    Poll::Pending => break,
-                    Poll::Ready(result) => {
-                        self.unanswered_bytes -= *bytes;
-                        match result {
-                            Ok(positions) => {
-                                if let (Some(lane), Some(last)) = (&mut self.lane, positions.last()) {
-                                    lane.known = lane.known.max(last.plus(1));
-                                }
-                                Outcome { runs: runs(&positions), failed: None }
-                            }
-                            Err(refusal) => failed(&refusal),
-                        }
+            self.unanswered.remove(1, message.bytes());
+            outcomes.push(match result {
+                Ok(positions) => {
+                    if let (Some(lane), Some(last)) = (&mut self.lane, positions.last()) {
+                        lane.known = lane.known.max(last.plus(1));
                     }
-                },
-            };
-            self.unanswered.pop_front();
-            outcomes.push(outcome);
+                    Outcome { runs: runs(&positions), failed: None }
+                }
+                Err(refusal) => failed(&refusal),
+            });
         }
         outcomes
     }
@@ -321,11 +334,11 @@ impl Stream for AppendStream {
         if !outcomes.is_empty() {
             return this.reply(AppendStreamReply { opened: None, outcomes });
         }
-        if this.closed && this.unanswered.is_empty() {
+        if this.closed && this.messages.flights().is_empty() {
             this.done = true;
             return Poll::Ready(this.last_word.take().map(Err));
         }
-        if this.unanswered.is_empty() && this.held.is_none() && this.opening.is_none() {
+        if this.messages.is_idle() && this.opening.is_none() {
             this.rest.get_or_insert_with(|| this.connection.rest());
             return Poll::Pending;
         }

@@ -29,8 +29,6 @@ const REPLY_BYTES: usize = 512 * 1024;
 const RECORD_BYTES: usize = 64;
 /// How many replies are read ahead of the client.
 const REPLIES_AHEAD: usize = 2;
-/// The pause after a wait for the tail that ended early, which such waits may do.
-const NOTHING_NEW: Duration = Duration::from_millis(1);
 /// How many unread streams a connection may have before it is closed. The last reply of each stays in memory until then.
 const GIVEN_UP_AT_MOST: usize = 16;
 
@@ -279,14 +277,7 @@ impl Reading<'_> {
         let mut check = pin!(self.check(log, name));
         loop {
             tokio::select! {
-                newer = &mut wait => {
-                    let newer = newer?;
-                    if newer > at {
-                        return Ok(newer);
-                    }
-                    tokio::time::sleep(NOTHING_NEW).await;
-                    wait = log.wait_tail(at);
-                }
+                newer = &mut wait => return Ok(newer?),
                 tail = &mut check => {
                     let tail = tail?;
                     if tail > at {
