@@ -8,22 +8,10 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 
 from cluster import START_WITHIN, Failed, end, poll
-
-
-def free_ports(count):
-    """Ports that nobody has at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+from ports import free_ports
 
 
 def memory(pid):

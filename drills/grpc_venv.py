@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from cluster import ROOT
-from zookeeper_venv import cache, this_or_again
+from zookeeper_venv import cache, making, this_or_again
 
 GRPC = "1.85.1"
 DEFINITIONS = ROOT / "crates/atoll-client/proto"
@@ -21,9 +21,10 @@ def table_service():
     """The modules of table.proto: messages, and the client."""
     definition = DEFINITIONS / "atoll/v1/table.proto"
     folder = cache() / f"grpc-{GRPC}-{hashlib.sha256(definition.read_bytes()).hexdigest()[:16]}"
-    if not (folder / "atoll/v1/table_pb2_grpc.py").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        out = [f"--python_out={folder}", f"--grpc_python_out={folder}"]
-        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{DEFINITIONS}", *out, definition], check=True)
+    with making(folder.name):
+        if not (folder / "atoll/v1/table_pb2_grpc.py").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            out = [f"--python_out={folder}", f"--grpc_python_out={folder}"]
+            subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{DEFINITIONS}", *out, definition], check=True)
     sys.path.insert(0, str(folder))
     return importlib.import_module("atoll.v1.table_pb2"), importlib.import_module("atoll.v1.table_pb2_grpc")

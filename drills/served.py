@@ -11,8 +11,8 @@ import threading
 import time
 
 import jute
-from alone import free_ports
 from cluster import START_WITHIN, Cluster, Failed, end, need, poll
+from ports import free_ports
 
 
 class Served:

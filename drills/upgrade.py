@@ -24,9 +24,9 @@ kazoo_or_again()
 
 from kazoo.exceptions import KazooException
 
-from alone import free_ports
 from cluster import ROOT, Cluster, Drill, Node, end, need, poll, say, table
 from load import Load, verify
+from ports import free_ports
 from zookeeper_checks import Bench
 
 LOG = "upgrade"

@@ -7,14 +7,8 @@ import socket
 import subprocess
 
 from cluster import end, poll
+from ports import free_ports
 from zookeeper_java import library
-
-
-def free_port():
-    """A port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Apache:
@@ -22,7 +16,7 @@ class Apache:
 
     def __init__(self, folder, flags=(), **settings):
         self.folder, self.flags = pathlib.Path(folder), flags
-        self.host = f"127.0.0.1:{free_port()}"
+        self.host = f"127.0.0.1:{free_ports(1)[0]}"
         self.settings = settings
         self.process = None
 

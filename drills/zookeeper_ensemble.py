@@ -6,24 +6,15 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import time
 
 from cluster import Failed, end, poll
+from ports import free_ports
 from zookeeper_disturb import word
 from zookeeper_maven import command
 
 START_WITHIN = 60
-
-
-def free_ports(count):
-    """So many ports of loopback that nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 class Server:

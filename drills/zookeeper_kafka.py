@@ -30,8 +30,9 @@ from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
 
 from cluster import Cluster, Drill, Failed, atexit, end, need, poll, say, table
+from ports import free_ports
 from tables import index_lines
-from zookeeper_ensemble import Apache, free_ports
+from zookeeper_ensemble import Apache
 from zookeeper_disturb import LOG, holder
 from zookeeper_maven import command, compiled, jars, java
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 from cluster import NotRun
-from zookeeper_venv import cache, fetching
+from zookeeper_venv import cache, fetching, making
 
 HERE = pathlib.Path(__file__).resolve().parent
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -25,12 +25,14 @@ def jars(name, *wanted):
     folder = cache() / name
     pom = POM % "\n".join(DEPENDENCY % tuple(one.split(":")) for one in wanted)
     fetched = folder / "fetched"
-    if not fetched.is_file() or fetched.read_text() != pom:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "pom.xml").write_text(pom)
-        fetching(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], cwd=folder)
-        fetched.write_text(pom)
+    # All of them, since they share the repository of Maven.
+    with making("maven"):
+        if not fetched.is_file() or fetched.read_text() != pom:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            (folder / "pom.xml").write_text(pom)
+            fetching(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], cwd=folder)
+            fetched.write_text(pom)
     return f"{folder}/lib/*"
 
 

@@ -1,6 +1,8 @@
 """An interpreter with the packages that a drill needs beyond the standard library. It is created once, in the folder
 `ATOLL_DRILL_CACHE`."""
 
+import contextlib
+import fcntl
 import importlib.util
 import os
 import pathlib
@@ -21,6 +23,15 @@ def cache():
     return pathlib.Path(os.environ.get("ATOLL_DRILL_CACHE") or pathlib.Path.home() / ".cache" / "atoll-drills")
 
 
+@contextlib.contextmanager
+def making(name):
+    """Waits for another drill that makes the same thing in the cache: drills run beside each other."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with open(cache() / f"{name}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def fetching(command, **kwargs):
     """Runs what fetches from a registry, up to three times: a machine that starts cold has its bad moments, too."""
     for left in (2, 1, 0):
@@ -39,10 +50,11 @@ def this_or_again(module, name, *packages):
     folder = cache() / name
     python = folder / "bin" / "python3"
     done = folder / "installed"
-    if not done.is_file():
-        venv.create(folder, with_pip=True, clear=True)
-        fetching([python, "-m", "pip", "install", "--quiet", *packages])
-        done.touch()
+    with making(name):
+        if not done.is_file():
+            venv.create(folder, with_pip=True, clear=True)
+            fetching([python, "-m", "pip", "install", "--quiet", *packages])
+            done.touch()
     os.execv(python, [str(python), *sys.argv])
 
 
