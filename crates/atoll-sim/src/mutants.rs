@@ -44,19 +44,3 @@ pub fn hunt(mutants: &[Mutant], seeds: u64, threads: usize) -> bool {
     println!("{}", if all { "every mutant was caught" } else { "some mutants were not caught" });
     all
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_mutant_has_a_name_of_its_own_and_scenarios_that_exist() {
-        let all = all();
-        for (i, mutant) in all.iter().enumerate() {
-            assert!(!all[..i].contains(mutant), "two mutants are called {mutant:?}");
-            for name in mutant.caught_by() {
-                assert!(scenario::find(name).is_some(), "{mutant:?} names the scenario {name:?}");
-            }
-        }
-    }
-}
