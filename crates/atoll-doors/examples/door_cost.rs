@@ -2,7 +2,7 @@
 //! about a millisecond. `cargo run --release -p atoll-doors --example door_cost`.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
-#[path = "../tests/memory/mod.rs"]
+#[path = "../tests/doors/memory.rs"]
 mod memory;
 
 use std::sync::Arc;

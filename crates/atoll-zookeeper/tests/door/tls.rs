@@ -1,28 +1,22 @@
 //! TLS and SASL over real sockets: which clients are admitted under which ids, and that all others are refused and counted.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::client::Client;
+use crate::served::{door_with, figure};
 use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::ErrorCode;
 use atoll_zookeeper::jute::records::ConnectRequest;
 use atoll_zookeeper::jute::reply::WhoAmIReply;
 use atoll_zookeeper::jute::request::{Request, SaslRequest};
 use atoll_zookeeper::{ClientCertificates, Options, TlsFiles, Users};
-use client::Client;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use served::{door_with, figure};
 
 /// Creates an authority, a door's certificate and a client's, as PEM files.
 fn certificates(dir: &Path) {

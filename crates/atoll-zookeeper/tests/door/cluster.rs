@@ -1,14 +1,10 @@
 //! How the door reacts to information about its node and the cluster, over a real socket.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::client::Client;
+use crate::served::{door_in, figure};
 use atoll_core::NodeId;
 use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::ErrorCode;
@@ -17,8 +13,6 @@ use atoll_zookeeper::jute::reply::GetDataReply;
 use atoll_zookeeper::jute::request::{Request, SetDataRequest, VersionRequest, WatchedRequest};
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest};
 use atoll_zookeeper::{Addresses, Cluster, Options};
-use client::Client;
-use served::{door_in, figure};
 
 #[derive(Default)]
 struct OneNode {

@@ -1,5 +1,4 @@
 //! Two replicas that apply the same commands have the same state, however their stores are committed in between.
-#![allow(clippy::unwrap_used)]
 
 use atoll_contract::conformance::application::conforms;
 use atoll_core::{Incarnation, Level, NodeId};

@@ -1,8 +1,6 @@
 //! Quotas in the replicated state: what ZooKeeper's command line writes, and its effect on the tree.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Map, Outcome, Replica, proposer};
 use atoll_db::{ApplyAt, KeyRange, LogPos, Proposer};
 use atoll_zookeeper::command::{CloseSession, Command, WriteHead};
 use atoll_zookeeper::event::Event;
@@ -18,7 +16,6 @@ use atoll_zookeeper::tree::node::{Data, Node};
 use atoll_zookeeper::tree::state::Keys;
 use bytes::Bytes;
 use proptest::prelude::*;
-use support::{Map, Outcome, Replica, proposer};
 
 const DATA: [u8; 3000] = [3; 3000];
 

@@ -1,13 +1,9 @@
 //! The door over an engine without a log: order within a session, watches, and misbehaving clients.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::io::{Read, Write};
 
+use crate::client::{Client, create, receive, send};
+use crate::served::door;
 use atoll_zookeeper::Options;
 use atoll_zookeeper::jute::codes::{ErrorCode, EventType, OpCode};
 use atoll_zookeeper::jute::records::RequestHeader;
@@ -17,8 +13,6 @@ use atoll_zookeeper::jute::request::{
     WatchedRequest,
 };
 use atoll_zookeeper::jute::{Jute, JuteError};
-use client::{Client, create, receive, send};
-use served::door;
 
 fn get(path: &str, watch: bool) -> Request<'_> {
     Request::GetData(WatchedRequest { path, watch })

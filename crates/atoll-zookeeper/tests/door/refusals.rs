@@ -1,19 +1,13 @@
 //! Each refusal of the door, over a real socket, and its counter.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::io::Write;
 use std::time::Duration;
 
+use crate::client::{Client, receive};
+use crate::served::{ask, door, figure};
 use atoll_zookeeper::jute::codes::ErrorCode;
 use atoll_zookeeper::jute::request::{AuthRequest, Request, SetDataRequest};
 use atoll_zookeeper::{ConnectionThrottle, Options};
-use client::{Client, receive};
-use served::{ask, door, figure};
 
 #[test]
 fn connections_of_everybody_are_limited_and_a_place_is_free_again() {

@@ -1,20 +1,14 @@
 //! The order of replies and events while another client writes: a read must not show a state older than an earlier event.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::client::Client;
+use crate::served::door;
 use atoll_zookeeper::Options;
 use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::EventType;
 use atoll_zookeeper::jute::reply::GetDataReply;
 use atoll_zookeeper::jute::request::{AddWatchRequest, Request, SetDataRequest, WatchedRequest};
-use client::Client;
-use served::door;
 
 /// The time between an event and the publication of its view is short, so many rounds are needed to hit it.
 const ROUNDS: usize = 20_000;
@@ -83,7 +77,8 @@ fn an_event_stands_behind_a_long_list_that_left_its_watch() {
     let door = door(Options::default());
     let (mut c, mut other) = (Client::connect(door), Client::connect(door));
     assert_eq!(c.create("/big", b""), 0);
-    let made: Vec<i32> = (0..3_000).map(|n| c.ask(&client::create(&format!("/big/node-{n}"), b""))).collect();
+    let made: Vec<i32> =
+        (0..3_000).map(|n| c.ask(&crate::client::create(&format!("/big/node-{n}"), b""))).collect();
     made.into_iter().for_each(|xid| assert_eq!(c.answer(xid).0, 0));
     for n in 0..50 {
         let list = c.ask(&Request::GetChildren(WatchedRequest { path: "/big", watch: true }));

@@ -1,14 +1,11 @@
 //! `/zookeeper/config` in the replicated state.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Outcome, Replica, proposer};
 use atoll_zookeeper::command::{Announce, Command, Forget};
 use atoll_zookeeper::event::{Change, Event};
 use atoll_zookeeper::jute::codes::ErrorCode;
 use atoll_zookeeper::jute::request::{Request, SetDataRequest};
 use atoll_zookeeper::tree::node::Data;
-use support::{Outcome, Replica, proposer};
 
 fn announce(replica: &mut Replica, node: i64, peer: &str, client: &str) -> Outcome {
     let outcome = replica.apply(proposer(1, 1), &Command::Announce(Announce { node, peer, client }));

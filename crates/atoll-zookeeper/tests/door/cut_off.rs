@@ -1,10 +1,4 @@
 //! A client whose events are dropped in the middle of a turn of its connection, because too many are waiting.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,14 +6,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use crate::client::create;
+use crate::served::alone;
 use atoll_db::{Applied, Engine};
 use atoll_zookeeper::command::{AnswerHead, Command, OpenSession, SessionAnswer, WriteHead};
 use atoll_zookeeper::jute::records::{ConnectRequest, Id, ReplyHeader, RequestHeader};
 use atoll_zookeeper::jute::request::{AddWatchRequest, Request, SetDataRequest};
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::{Options, ZooKeeper};
-use client::create;
-use served::alone;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Most bytes of events that may wait for a client.

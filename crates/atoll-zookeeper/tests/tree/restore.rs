@@ -1,8 +1,6 @@
 //! Restores: a tree snapshot replaces the tree in the replicated state.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Map, Replica, proposer};
 use atoll_zookeeper::command::{AttachSession, Command, Discard, ExpireSession, Restore, Stage};
 use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
@@ -13,7 +11,6 @@ use atoll_zookeeper::tree::restore::MAX_PIECE_BYTES;
 use atoll_zookeeper::tree::snapshot::{Snapshot, SnapshotError, Writer, is_carried};
 use bytes::Bytes;
 use proptest::prelude::*;
-use support::{Map, Replica, proposer};
 
 fn create<'a>(path: &'a str, data: &'a [u8], mode: CreateMode) -> Request<'a> {
     let acl = vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];

@@ -1,8 +1,6 @@
 //! Imports of znodes from another ensemble into the replicated state.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Replica, proposer};
 use atoll_db::Proposer;
 use atoll_zookeeper::event::{Change, Event};
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
@@ -14,7 +12,6 @@ use atoll_zookeeper::jute::request::{
 use atoll_zookeeper::jute::{Jute, codes::perms};
 use atoll_zookeeper::tree::node::{CONTAINER_OWNER, Lifetime};
 use proptest::prelude::*;
-use support::{Replica, proposer};
 
 const NEWEST: i64 = 0x7_0000_0123;
 

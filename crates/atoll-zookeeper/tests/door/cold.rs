@@ -1,15 +1,11 @@
 //! Reads of data that is not in memory: nobody but the client that asks waits for the disk.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use crate::client::Client;
+use crate::served::{Alone, door_on, serve_door};
 use atoll_db::{
     Applications, Change, Direction, InMemory, KeyRange, MemoryStore, Solo, Store, StoreError, StoreSnapshot,
 };
@@ -22,8 +18,6 @@ use atoll_zookeeper::jute::transaction::{MultiReadOp, MultiReadRequest, MultiRes
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::{Door, Options, ZooKeeper};
 use bytes::Bytes;
-use client::Client;
-use served::{Alone, door_on, serve_door};
 
 /// How long to wait for what must happen.
 const PATIENCE: Duration = Duration::from_secs(30);

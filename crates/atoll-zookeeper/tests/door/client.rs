@@ -1,5 +1,4 @@
 //! A minimal client of the wire protocol, over a real socket.
-#![allow(dead_code)] // Each test uses its part.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

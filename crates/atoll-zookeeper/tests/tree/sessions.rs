@@ -1,8 +1,6 @@
 //! Sessions in the replicated state: which node may expire them, and what is deleted with them (contracts X22).
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Replica, proposer};
 use atoll_zookeeper::command::{
     AttachSession, CloseSession, Command, EndSession, ExpireSession, SessionAnswer, TakeOver,
 };
@@ -11,7 +9,6 @@ use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
 use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::request::{CreateRequest, Request, SetDataRequest};
-use support::{Replica, proposer};
 
 fn ephemeral(path: &str) -> Request<'_> {
     let acl = vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];

@@ -1,8 +1,6 @@
 //! Znodes in the replicated state.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Outcome, Replica, proposer};
 use atoll_zookeeper::command::{CloseSession, Command, Reap};
 use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
@@ -14,7 +12,6 @@ use atoll_zookeeper::jute::request::{
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
 use atoll_zookeeper::jute::{Jute, Reader};
 use proptest::prelude::*;
-use support::{Outcome, Replica, proposer};
 
 fn open() -> Vec<Acl<'static>> {
     vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }]

@@ -1,18 +1,15 @@
 //! Tests of the limits of one client at the gRPC door: connections, memory, lists.
-#![allow(clippy::unwrap_used, dead_code, missing_docs)]
-
-mod memory;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::memory::{MemoryNode, services};
 use atoll_client::proto::chain_service_client::ChainServiceClient;
 use atoll_client::proto::cluster_service_client::ClusterServiceClient;
 use atoll_client::proto::log_service_client::LogServiceClient;
 use atoll_client::proto::{self, append_stream_request::What};
 use atoll_door::{DoorTls, Limits, serve_grpc};
-use memory::{MemoryNode, services};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -1,5 +1,4 @@
 //! The replicated state without an engine: a map in memory, to which commands are applied as on every replica.
-#![allow(dead_code)] // Each test uses its part.
 
 use std::collections::BTreeMap;
 

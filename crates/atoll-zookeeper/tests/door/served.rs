@@ -1,5 +1,4 @@
 //! A door over an engine without a log.
-#![allow(dead_code)] // Each test uses its part.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

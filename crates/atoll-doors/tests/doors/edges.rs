@@ -1,19 +1,16 @@
 //! Tests of the doors with unexpected peers: TLS, garbage, plain HTTP.
-#![allow(clippy::unwrap_used, dead_code, missing_docs)]
-
-mod memory;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::memory::{MemoryNode, services};
 use atoll_client::proto::log_service_client::LogServiceClient;
 use atoll_client::{Client, Options, Reason, Tls, proto};
 use atoll_core::Measure;
 use atoll_door::metrics::{Figures, serve_metrics};
 use atoll_door::{DATABASE_LOG, DoorTls, Limits, serve_grpc};
-use memory::{MemoryNode, services};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
 

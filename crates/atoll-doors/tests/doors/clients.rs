@@ -1,7 +1,4 @@
 //! Tests of the doors together with the Rust client, over sockets, with logs in memory behind the doors.
-#![allow(clippy::unwrap_used, missing_docs)]
-
-mod memory;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::memory::{Logs, MemoryLog, MemoryNode, Trouble, services};
 use atoll_client::proto::log_service_client::LogServiceClient;
 use atoll_client::proto::{self, append_stream_request::What};
 use atoll_client::{Client, Error, Options, ReadOptions, Reason};
 use atoll_door::{Limits, Refusal, serve_grpc};
-use memory::{Logs, MemoryLog, MemoryNode, Trouble, services};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 

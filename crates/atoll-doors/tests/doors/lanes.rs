@@ -1,16 +1,13 @@
 //! Tests of the connections of the Rust client's appends: they end when they are idle, and nothing else does.
-#![allow(clippy::unwrap_used, dead_code, missing_docs)]
-
-mod memory;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::memory::{Logs, MemoryNode, services};
 use atoll_client::{Client, Options};
 use atoll_door::{Limits, serve_grpc};
-use memory::{Logs, MemoryNode, services};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

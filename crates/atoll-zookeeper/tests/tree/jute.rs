@@ -1,5 +1,4 @@
 //! The codec: whatever is encoded can be decoded, and all other bytes result in an error.
-#![allow(clippy::unwrap_used)]
 
 use atoll_zookeeper::jute::codes::{ErrorCode, OpCode};
 use atoll_zookeeper::jute::records::{Acl, ConnectRequest, ConnectResponse, Id, Stat};

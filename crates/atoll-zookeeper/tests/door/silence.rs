@@ -1,13 +1,9 @@
 //! Which clients count as silent: clients whose sockets stall, in virtual time.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::time::Duration;
 
+use crate::client::create;
+use crate::served::alone;
 use atoll_db::Engine;
 use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::{CreateMode, OpCode};
@@ -18,8 +14,6 @@ use atoll_zookeeper::jute::request::{
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest};
 use atoll_zookeeper::tree::read;
 use atoll_zookeeper::{Door, Options, ZooKeeper};
-use client::create;
-use served::alone;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 /// The buffer between a client and the door in each direction. It is small, so that the door soon notices a client that does not

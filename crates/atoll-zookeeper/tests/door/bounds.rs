@@ -1,12 +1,8 @@
 //! Limits on what one client may cost the others: replies, state that is held, permissions, and requests that are refused before
 //! they are replicated.
-#![allow(clippy::unwrap_used)]
 
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
-
+use crate::client::{Client, create};
+use crate::served::{ask, door, door_and_engine, figure};
 use atoll_zookeeper::Options;
 use atoll_zookeeper::acl::digest_id;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode, xid};
@@ -19,8 +15,6 @@ use atoll_zookeeper::jute::request::{
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest, MultiRequest, MultiResult};
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::path::MAX_LEVELS;
-use client::{Client, create};
-use served::{ask, door, door_and_engine, figure};
 
 fn watched(path: &str) -> WatchedRequest<'_> {
     WatchedRequest { path, watch: false }

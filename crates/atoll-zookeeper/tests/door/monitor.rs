@@ -1,17 +1,11 @@
 //! The metrics of the door under ZooKeeper's names: they follow what clients do.
-#![allow(clippy::unwrap_used)]
 
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
-
+use crate::client::Client;
+use crate::served::{ask, door, figure};
 use atoll_zookeeper::Options;
 use atoll_zookeeper::jute::codes::CreateMode;
 use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::request::{CreateRequest, Request, WatchedRequest};
-use client::Client;
-use served::{ask, door, figure};
 
 #[test]
 fn figures_follow_what_clients_do() {

@@ -1,15 +1,11 @@
 //! The admin server over a real socket: routes, permissions, limits, malformed input, snapshots and restores.
-#![allow(clippy::unwrap_used)]
-
-#[path = "support/client.rs"]
-mod client;
-#[path = "support/served.rs"]
-mod served;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::client::Client;
+use crate::served::{ask, door_with_admin};
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
 use atoll_zookeeper::jute::records::{Acl, Id, Stat};
 use atoll_zookeeper::jute::reply::GetDataReply;
@@ -18,9 +14,7 @@ use atoll_zookeeper::jute::request::{
 };
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::{AdminOptions, Options};
-use client::Client;
 use serde_json::Value;
-use served::{ask, door_with_admin};
 
 const JOE: &str = "Authorization: digest joe:secret\r\n";
 

@@ -1,8 +1,6 @@
 //! The bound on what one command reads, judges and replaces. It holds from version 2 of the commands.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Outcome, Replica, proposer};
 use atoll_db::Proposer;
 use atoll_zookeeper::command::{Command, EndSession};
 use atoll_zookeeper::jute::Reader;
@@ -11,7 +9,6 @@ use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::request::{CreateRequest, Request, SetDataRequest, VersionRequest};
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
 use atoll_zookeeper::tree::weight::{MAX_WEIGHT_BYTES, STEP_WEIGHT_BYTES};
-use support::{Outcome, Replica, proposer};
 
 const LARGE_BYTES: usize = 900_000;
 
