@@ -2,7 +2,7 @@
 //! run -p atoll-node --example busy_threads -- DIR SECONDS`.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/node/common.rs"]
 mod common;
 #[path = "counter_map.rs"]
 #[allow(dead_code)] // Its `main`.

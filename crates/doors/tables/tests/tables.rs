@@ -1,7 +1,7 @@
 //! Tests of tables through the public API of a node, including a restart.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../../atoll-node/tests/common/mod.rs"]
+#[path = "../../../atoll-node/tests/node/common.rs"]
 mod common;
 
 use std::path::Path;

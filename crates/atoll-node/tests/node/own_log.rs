@@ -1,7 +1,6 @@
 //! Tests of the example with a log in the program's own process: each run of the program reads what the earlier ones appended.
-#![allow(clippy::unwrap_used)]
 
-#[path = "../examples/embedded.rs"]
+#[path = "../../examples/embedded.rs"]
 #[allow(dead_code)] // Its `main`.
 mod embedded;
 

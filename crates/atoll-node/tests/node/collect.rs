@@ -1,5 +1,4 @@
 //! Tests that abandoned Loglets of a dead node are deleted, while Loglets in the chain and Loglets that may still be installed stay.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::time::Duration;

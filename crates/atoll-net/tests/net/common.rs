@@ -1,5 +1,4 @@
 //! Helpers for tests with several networks in one process, over real sockets.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,4 @@
 //! Tests of a start that fails after the node is up: nothing of the node stays behind.
-#![allow(clippy::unwrap_used)]
 
 use atoll_core::BoxFuture;
 use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};

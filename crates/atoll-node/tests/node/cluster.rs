@@ -1,12 +1,10 @@
 //! Tests of three complete nodes in one process, on real sockets and disks: they create a log, append to it, extend it and read it back.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::common::free_address;
 use atoll_client::proto::NodeAddRequest;
 use atoll_client::{Outcome, Reason};
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
@@ -19,7 +17,6 @@ use atoll_node::config::{Founder, NodeConfig, Roles};
 use atoll_node::operations::NodeOperations;
 use atoll_node::settings::Timings;
 use atoll_node::{EndedBecause, RunningNode, StartError, start_with};
-use common::free_address;
 
 /// Starts a node with the doors that need no database.
 fn start(config: NodeConfig) -> Result<RunningNode, StartError> {

@@ -1,12 +1,9 @@
 //! Strangers, other versions, wrong addresses and duplicate ids each get a clear refusal and do not disturb the other nodes.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::{Node, REQUESTS, book, frame, hello, options, outgoing, pair, start};
 use atoll_core::level::since;
 use atoll_core::{Class, Exchange, Incarnation, Link, Lsn, NodeId};
 use atoll_net::{NetEvent, NetOptions, RefusalCode, StartError};
-use common::{Node, REQUESTS, book, frame, hello, options, outgoing, pair, start};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,7 +14,7 @@ async fn say(to: &Node, bytes: &[u8]) -> Vec<u8> {
     // The other side may close before it has read everything.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
-    let reading = tokio::time::timeout(common::PATIENCE, stream.read_to_end(&mut answer));
+    let reading = tokio::time::timeout(crate::common::PATIENCE, stream.read_to_end(&mut answer));
     let _ = reading.await.expect("closed in time");
     answer
 }
@@ -38,7 +35,7 @@ async fn garbage_gets_no_answer_and_does_no_harm() {
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
-        let _ = tokio::time::timeout(common::PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
+        let _ = tokio::time::timeout(crate::common::PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
         assert!(answer.is_empty(), "{bytes:?} got {answer:?}");
     }
     assert_eq!(b.net.stats().rejected_garbage, 5);

@@ -1,14 +1,11 @@
-//! Measures the cost of a request: `cargo test --release -p atoll-net --test throughput -- --ignored --nocapture`.
-#![allow(clippy::unwrap_used)]
-
-mod common;
+//! Measures the cost of a request: `cargo test --release -p atoll-net --test net throughput -- --ignored --nocapture`.
 
 use std::time::Instant;
 
+use crate::common::{frame, outgoing, pair};
 use atoll_core::{Class, Exchange};
 use atoll_net::NetEvent;
 use bytes::Bytes;
-use common::{frame, outgoing, pair};
 
 /// Returns the CPU time of this thread, or None where the kernel does not report it.
 fn cpu_ns() -> Option<u64> {

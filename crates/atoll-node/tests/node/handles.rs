@@ -1,5 +1,4 @@
 //! Tests of what a node keeps for unused logs, and for names that belong to no log.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

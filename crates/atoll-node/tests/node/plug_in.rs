@@ -1,16 +1,13 @@
 //! Tests of a node with a door that it does not know.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use crate::common::free_address;
 use atoll_core::{BoxFuture, Measure};
 use atoll_door::{Clients, Door, DoorError, DoorUp, Figures, Serving};
 use atoll_node::{NodeConfig, start_with};
-use common::free_address;
 use tokio::io::AsyncWriteExt;
 
 /// A door that tells each client how many connections it may have, and which nodes serve the database.

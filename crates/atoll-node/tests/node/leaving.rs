@@ -1,6 +1,5 @@
 //! Tests that the decision whether a node may be removed reads all chains afresh. A chain that another node has cached may date from before
 //! the last copies were placed on the node.
-#![allow(clippy::unwrap_used)]
 
 use atoll_contract::conformance::Driver;
 use atoll_contract::{ClientId, LogletSpec, OpId, Registry};

@@ -1,13 +1,10 @@
 //! Mutual TLS: only certificates of the cluster's own authority are accepted, and errors name the file.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 
+use crate::common::{book, frame, options, outgoing, start};
 use atoll_core::{Class, Exchange, Link, NodeId};
 use atoll_net::{Net, StartError, Tls, TlsFiles};
-use common::{book, frame, options, outgoing, start};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -124,7 +121,7 @@ async fn a_node_is_known_by_its_certificate() {
 }
 
 /// Says hello to `b` as node 1 over TLS with these files, and returns the first answer.
-async fn introduce_as_one(b: &common::Node, files: &TlsFiles) -> Vec<u8> {
+async fn introduce_as_one(b: &crate::common::Node, files: &TlsFiles) -> Vec<u8> {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     let mut roots = rustls::RootCertStore::empty();
@@ -141,11 +138,11 @@ async fn introduce_as_one(b: &common::Node, files: &TlsFiles) -> Vec<u8> {
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
     let tcp = tokio::net::TcpStream::connect(b.net.local_addr()).await.unwrap();
     let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), tcp).await.unwrap();
-    stream.write_all(&common::hello(2, "reef", 1, 2, 11)).await.unwrap();
+    stream.write_all(&crate::common::hello(2, "reef", 1, 2, 11)).await.unwrap();
     let mut answer = vec![0; 16];
-    tokio::time::timeout(common::PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+    tokio::time::timeout(crate::common::PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
     let mut body = vec![0; usize::from(answer[12]) + (usize::from(answer[13]) << 8)];
-    tokio::time::timeout(common::PATIENCE, stream.read_exact(&mut body)).await.unwrap().unwrap();
+    tokio::time::timeout(crate::common::PATIENCE, stream.read_exact(&mut body)).await.unwrap().unwrap();
     answer.extend(body);
     answer
 }

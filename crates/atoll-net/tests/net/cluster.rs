@@ -1,12 +1,9 @@
 //! Two nodes over real sockets: order, separation of the classes, loss and return of a peer.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::{book, frame, options, outgoing, pair, pair_of, start};
 use atoll_core::{Class, Envelope, Exchange, Link, NodeId};
 use atoll_net::NetEvent;
 use bytes::Bytes;
-use common::{book, frame, options, outgoing, pair, pair_of, start};
 use std::time::Duration;
 
 fn answer(to: u32, class: Class, request: Envelope) -> atoll_core::Outgoing {
@@ -190,6 +187,6 @@ async fn what_is_queued_is_written_before_a_clean_end() {
                 assert_eq!(got.frame.head, Bytes::copy_from_slice(&n.to_le_bytes()));
             }
         },
-        a.net.shutdown(common::PATIENCE)
+        a.net.shutdown(crate::common::PATIENCE)
     );
 }

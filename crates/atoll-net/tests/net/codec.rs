@@ -1,5 +1,4 @@
 //! The frame codec accepts exactly what it encodes. Other bytes cause no panic and no allocation above the limits.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

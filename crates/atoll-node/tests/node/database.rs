@@ -1,21 +1,18 @@
 //! Tests of a node with a database: each life of the node reads what the earlier ones wrote, while the Loglets below change.
-#![allow(clippy::unwrap_used)]
 
-#[path = "../examples/counter_map.rs"]
+#[path = "../../examples/counter_map.rs"]
 #[allow(dead_code)] // Its `main`.
 mod counter_map;
 
-mod common;
-
 use std::time::{Duration, Instant};
 
+use crate::common::free_address;
 use atoll_contract::LogletSpec;
 use atoll_core::NodeId;
 use atoll_db::{AppId, Application, ApplyAt, Engine, Rejected, StoreError, Tx, View};
 use atoll_node::config::{Founder, Roles};
 use atoll_node::{DatabaseState, NodeConfig, RunningNode, embed, start_with};
 use bytes::Bytes;
-use common::free_address;
 
 /// An application whose commands are `key=value`. A command replaces the value, and the reply is the old one.
 struct Puts;
@@ -184,7 +181,7 @@ async fn a_node_that_lost_its_state_fetches_it_from_a_peer() {
     }
 }
 
-/// `cargo test --release -p atoll-node --test database speed -- --ignored --nocapture`: three nodes in one process, closed loops.
+/// `cargo test --release -p atoll-node --test node database::speed -- --ignored --nocapture`: three nodes in one process, closed loops.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn speed() {

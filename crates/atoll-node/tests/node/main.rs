@@ -1,0 +1,12 @@
+//! Nodes in one process, over real sockets and files. One test program: each further one would build much of the node again.
+#![allow(clippy::unwrap_used)]
+
+mod cluster;
+mod collect;
+mod common;
+mod database;
+mod failed_start;
+mod handles;
+mod leaving;
+mod own_log;
+mod plug_in;
