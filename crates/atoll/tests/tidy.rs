@@ -373,6 +373,27 @@ fn every_crate_keeps_the_rules_of_the_workspace() {
     none("crates follow the workspace", found);
 }
 
+/// A test program of several files, `tests/NAME/main.rs`, names each of them: the compiler passes over a file that nobody names.
+#[test]
+fn every_file_of_a_test_program_is_built() {
+    let sources: BTreeMap<String, String> = sources().into_iter().collect();
+    let mut found = Vec::new();
+    let mut files = 0;
+    for name in sources.keys() {
+        let (dir, file) = name.rsplit_once('/').unwrap_or(("", name));
+        let Some(main) = sources.get(&format!("{dir}/main.rs")).filter(|_| dir.contains("/tests/")) else {
+            continue;
+        };
+        let module = file.trim_end_matches(".rs");
+        files += 1;
+        if module != "main" && !main.lines().any(|l| l.trim_end() == format!("mod {module};")) {
+            found.push(format!("{name}: {dir}/main.rs has no `mod {module};`"));
+        }
+    }
+    assert!(files > 20, "only {files} files of test programs were found");
+    none("tests that are not built", found);
+}
+
 /// The most files that a newcomer's search for words may find.
 const MOST_FOUND: usize = 4;
 /// The most files that a newcomer's search for names of files may find. Each protocol may have a file of the same name, and its folder
