@@ -10,7 +10,8 @@ const PORTS: u16 = 10_000;
 /// port in that range could be taken by any process while the node is stopped.
 pub fn free_address() -> String {
     static GIVEN: AtomicU16 = AtomicU16::new(0);
-    let process = u16::try_from(std::process::id() % u32::from(PORTS)).unwrap();
+    // Far from where the next process begins: it may run beside this one.
+    let process = u16::try_from(std::process::id().wrapping_mul(97) % u32::from(PORTS)).unwrap();
     (0..PORTS)
         .map(|_| FIRST_PORT + process.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % PORTS)
         .map(|port| format!("127.0.0.1:{port}"))
