@@ -40,7 +40,7 @@ impl ReadOptions {
     }
 }
 
-/// Consecutive records.
+/// Records at consecutive positions. Positions between two batches hold no record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadBatch {
     /// The position of the first record.
@@ -136,16 +136,16 @@ impl Reader {
         }
     }
 
-    /// Handles a reply. Its first position must follow the last one that was read, because a gap must never be skipped.
+    /// Handles a reply. Its first position must follow the last one that was read, or pads that do, because no other gap may be skipped.
     fn advance(&mut self, reply: ReadReply) -> Result<Option<ReadBatch>, Error> {
         // A reply without records comes while this reader waits at the tail. It shows that the node serves the log.
         (self.failures, self.deadline) = (0, None);
         let count = reply.records.len() as u64;
-        if count == 0 {
+        if count == 0 && reply.pads == 0 {
             return Ok(None);
         }
         if let Some(wanted) = self.rest.from
-            && wanted != reply.first
+            && wanted.saturating_add(reply.pads) != reply.first
         {
             let message = format!("position {wanted} was wanted, the server sent {}", reply.first);
             let next = "are the versions of client and server compatible?";
@@ -153,6 +153,9 @@ impl Reader {
         }
         self.rest.from = Some(reply.first.saturating_add(count));
         self.rest.limit = self.rest.limit.map(|limit| limit.saturating_sub(count));
+        if count == 0 {
+            return Ok(None);
+        }
         Ok(Some(ReadBatch { first: reply.first, records: reply.records, remote: reply.remote }))
     }
 

@@ -17,7 +17,7 @@ pub const MAX_BATCH_ENTRIES: usize = 16 * 1024;
 pub const ENTRY_HEADER_BYTES: usize = 20;
 
 /// The number of an appending client. The client draws it at random, once per life. 0 is reserved for the log's own use and is never
-/// deduplicated.
+/// deduplicated; its sequence number 0 names pads ([`OpId::PAD`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
@@ -29,6 +29,17 @@ pub struct OpId {
     pub client: ClientId,
     /// The number of the operation at its client.
     pub seq: u64,
+}
+
+impl OpId {
+    /// The name of every pad: an entry that fills an offset for which no client has a record. Readers skip pads. Only Loglets append
+    /// them, for example when one stripe of a striped log lags behind the others.
+    pub const PAD: OpId = OpId { client: ClientId(0), seq: 0 };
+
+    /// Returns whether this is the name of a pad.
+    pub fn is_pad(self) -> bool {
+        self == OpId::PAD
+    }
 }
 
 impl Encode for OpId {
@@ -51,6 +62,18 @@ pub struct Entry {
     pub op: OpId,
     /// The record: the user's bytes.
     pub payload: Bytes,
+}
+
+impl Entry {
+    /// Returns a pad.
+    pub fn pad() -> Self {
+        Entry { op: OpId::PAD, payload: Bytes::new() }
+    }
+
+    /// Returns whether this is a pad, which holds no client's record.
+    pub fn is_pad(&self) -> bool {
+        self.op.is_pad()
+    }
 }
 
 /// Entries in their encoded form. Cheap to clone and to forward.
@@ -119,6 +142,11 @@ impl Batch {
             b.push(e.op, &e.payload);
         }
         b.finish()
+    }
+
+    /// Returns a batch of `count` pads. Panics if they exceed the limits.
+    pub fn pads(count: usize) -> Self {
+        Batch::of(std::iter::repeat_with(Entry::pad).take(count))
     }
 
     /// Parses a batch from a socket or a disk. Checks that it has only whole entries, at least one, and is within the limits.

@@ -31,9 +31,9 @@ pub use application::Application;
 pub use cluster::{Cluster, Picture, Roster, RosterRow};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{
-    AppendError, Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider,
-    LogletSpec, Part, Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Reason, Registry,
-    RoleOfKind, SealedConfig, Tail, Trouble, Unavailability, Urgency,
+    AppendError, Binding, Duties, Duty, Evidence, Extent, Kinds, Loglet, LogletError, LogletId,
+    LogletProvider, LogletSpec, Part, PartLoglet, Placement, PlanError, Progress, ReadBatch, ReadError,
+    ReadFrom, Reason, Registry, RoleOfKind, SealedConfig, Tail, Trouble, Unavailability, Urgency,
 };
 pub use position::{LogPos, Offset};
 pub use register::{

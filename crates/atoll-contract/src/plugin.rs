@@ -11,7 +11,7 @@ use atoll_core::testing::{Listed, Mutant};
 use atoll_core::{BoxFuture, Directory, Env, Format, NodeCore, RoleKind, StorageId};
 
 use crate::cluster::Cluster;
-use crate::loglet::{Duties, LogletProvider};
+use crate::loglet::{Duties, Kinds, LogletProvider, PartLoglet};
 use crate::register::ClusterRegisters;
 
 /// The numbers of messages that belong to the core and to the table of members.
@@ -28,6 +28,8 @@ pub struct Host {
     pub directory: Arc<dyn Directory>,
     /// The cluster as the node sees it, for procedures that choose a group of members.
     pub cluster: Arc<dyn Cluster>,
+    /// The kinds of Loglets of the node, for a kind whose Loglets are made of others. They are known once all protocols are installed.
+    pub kinds: Kinds,
     /// How often background procedures look at the cluster without a notification.
     pub look_every: Duration,
 }
@@ -125,6 +127,11 @@ pub trait Protocol: Send + Sync + fmt::Debug {
         Duties::default()
     }
 
+    /// Returns the Loglets that a Loglet with this configuration is made of. Empty for a kind that keeps entries itself.
+    fn parts(&self, _config: &Bytes) -> Vec<PartLoglet> {
+        Vec::new()
+    }
+
     /// Returns the known bugs that tests can switch on in it.
     fn mutants(&self) -> &'static [Mutant] {
         &[]
@@ -210,7 +217,11 @@ impl Protocols {
 
     /// Returns which node does what for a Loglet of a kind. Empty if no protocol has this kind, or the configuration cannot be decoded.
     pub fn duties(&self, kind: &str, config: &Bytes) -> Duties {
-        self.iter().find(|protocol| protocol.name() == kind).map_or(Duties::default(), |p| p.duties(config))
+        let Some(protocol) = self.iter().find(|protocol| protocol.name() == kind) else {
+            return Duties::default();
+        };
+        let of_parts = protocol.parts(config).into_iter().map(|part| self.duties(&part.kind, &part.config));
+        Duties::of_parts(std::iter::once(protocol.duties(config)).chain(of_parts))
     }
 
     /// Returns the kind of the first segment of a new log in a cluster of this many members. None if no protocol suits.

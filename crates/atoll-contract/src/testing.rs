@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use atoll_core::{Envelope, Frame, Lsn, NodeId, Record, RoleKind, StorageId};
 
+use crate::entry::OpId;
 use crate::loglet::LogletId;
 use crate::position::Offset;
 
@@ -116,6 +117,9 @@ pub trait Oracle: Send + fmt::Debug {
 
     /// A client was told this tail of a Loglet of the protocol.
     fn tail_reported(&mut self, _loglet: LogletId, _at: Offset, _sealed: bool, _verdict: &mut Violations) {}
+
+    /// A client was told that the entry of this name is at an offset of a Loglet of the protocol.
+    fn acknowledged(&mut self, _loglet: LogletId, _at: Offset, _op: OpId, _verdict: &mut Violations) {}
 
     /// A stop of a Loglet of the protocol was installed in a chain.
     fn installed(&mut self, _loglet: LogletId, _stop: Offset, _verdict: &mut Violations) {}

@@ -108,7 +108,7 @@ pub enum Submitted {
 pub struct ReadRecords {
     /// The position of the first entry.
     pub first: LogPos,
-    /// The entries, at least one, at consecutive positions.
+    /// The entries, at least one, at consecutive positions. Some may be pads, which are not for clients.
     pub entries: Vec<Entry>,
     /// How many of them came from other nodes.
     pub remote: u64,

@@ -3,7 +3,8 @@
 //!
 //! | bits of a [`LogletId`] | |
 //! | --- | --- |
-//! | 127..80 | random: ids are never reused |
+//! | 127..88 | random: ids are never reused |
+//! | 87..80 | 0, or the number of a part of the Loglet ([`LogletId::part`]) |
 //! | 79..32 | hash of the log's name |
 //! | 31..30 | the kind of change: 1 the log's first chain, 2 an extension, 3 a copy of a sealed segment |
 //! | 29..0 | hash of the id of the Loglet that it was made to follow, or is a copy of |
@@ -76,7 +77,7 @@ pub fn new_id(random: u64, log: &str, origin: Origin) -> LogletId {
         Origin::Extend(from) => EXTEND << HASH_BITS | short(from),
         Origin::Modify(of) => MODIFY << HASH_BITS | short(of),
     };
-    let high = u128::from(random >> 16) << 80;
+    let high = u128::from(random >> 24) << 88;
     LogletId(high | u128::from(mark_of_log(log)) << 32 | u128::from(low))
 }
 
@@ -113,10 +114,15 @@ impl Suspects {
         self.ids.is_empty()
     }
 
-    /// Removes the Loglets that these segments name, and the copies that may still replace one of them.
+    /// Removes the Loglets that these segments name, with their parts, and the copies that may still replace one of them.
     pub fn spare(&mut self, segments: &[Segment]) {
         for segment in segments {
             self.ids.remove(&segment.loglet);
+            let whole = segment.loglet.whole();
+            let of_whole = self.ids.range(whole..=whole.part(u8::MAX)).filter(|id| id.whole() == whole);
+            for part in of_whole.copied().collect::<Vec<_>>() {
+                self.ids.remove(&part);
+            }
             for copy in self.copies.remove(&short(segment.loglet)).unwrap_or_default() {
                 self.ids.remove(&copy);
             }

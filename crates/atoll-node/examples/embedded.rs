@@ -25,7 +25,7 @@ pub async fn append_and_read(dir: &str, text: &str) -> Result<Vec<String>, Box<d
     let mut all = Vec::new();
     while at < tail {
         let read = log.read(at..tail, 1 << 20, ReadFrom::Anywhere).await??;
-        all.extend(read.entries.iter().map(|e| String::from_utf8_lossy(&e.payload).into_owned()));
+        all.extend(read.records().map(|(_, e)| String::from_utf8_lossy(&e.payload).into_owned()));
         at = read.next();
     }
     node.shutdown().await;

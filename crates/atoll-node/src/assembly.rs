@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use atoll_contract::plugin::{Clash, Host, Procedure, Protocols};
-use atoll_contract::{ClusterRegisters, Registry};
+use atoll_contract::{ClusterRegisters, Kinds, Registry};
 use atoll_core::sync::lock;
 use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
@@ -126,6 +126,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         storage: me.storage,
         directory: Arc::new(members.clone()),
         cluster: Arc::new(cluster.clone()),
+        kinds: Kinds::default(),
         look_every: options.timings.patrol_every,
     };
     let mut registry = Registry::new();
@@ -136,6 +137,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         all_registers.extend(installed.registers);
         procedures.extend(installed.procedures);
     }
+    host.kinds.fill(&registry);
     let registers = match <[_; 1]>::try_from(all_registers) {
         Ok([registers]) => registers,
         Err(others) => return Err(AssemblyError::Registers(others.len())),

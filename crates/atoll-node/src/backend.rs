@@ -282,7 +282,7 @@ impl LogBackend for LogView {
         let all = (records.first_seq..).zip(&records.payloads).map(record).collect();
         let submitted = match records.known {
             Some(known) => self.log.submit_known(all, known),
-            None => self.log.submit(all),
+            None => self.log.submit_unordered(all),
         };
         match submitted {
             Ok(ticket) => Submitted::Pending(wait(ticket, |positions| positions, |e| append_refusal(&e))),

@@ -17,7 +17,9 @@ use crate::entry::{Batch, Entry};
 use crate::position::Offset;
 
 pub use error::{AppendError, LogletError, ReadError, Unavailability};
-pub use provider::{Binding, Duties, Duty, Extent, LogletProvider, Part, Progress, Registry, RoleOfKind};
+pub use provider::{
+    Binding, Duties, Duty, Extent, Kinds, LogletProvider, Part, PartLoglet, Progress, Registry, RoleOfKind,
+};
 pub use reason::{Evidence, Reason, Trouble, Urgency};
 pub use spec::{LogletSpec, PlanError};
 
@@ -25,6 +27,31 @@ pub use spec::{LogletSpec, PlanError};
 /// their Loglets. The virtual log encodes in it the reconfiguration that the Loglet was made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogletId(pub u128);
+
+/// The place of a part's number in a [`LogletId`].
+const PART_SHIFT: u32 = 80;
+/// The bits of a part's number.
+const PART_BITS: u128 = 0xff << PART_SHIFT;
+
+impl LogletId {
+    /// Returns the id of a part of this Loglet, which must not be a part itself. Parts are numbered from 1 on. A part shares all other bits
+    /// with the whole. Whoever finds a part on a disk can therefore tell whose part it is, and which log the whole was made for.
+    #[must_use]
+    pub fn part(self, number: u8) -> Self {
+        LogletId(self.whole().0 | u128::from(number) << PART_SHIFT)
+    }
+
+    /// Returns the number of this part; 0 for a Loglet that is not a part.
+    pub fn number(self) -> u8 {
+        ((self.0 & PART_BITS) >> PART_SHIFT) as u8
+    }
+
+    /// Returns the id of the Loglet that this is a part of, or this id.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        LogletId(self.0 & !PART_BITS)
+    }
+}
 
 impl fmt::Display for LogletId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,7 +115,8 @@ pub enum ReadFrom {
 /// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBatch {
-    /// Consecutive entries from the start of the range on, at least one.
+    /// Consecutive entries from the start of the range on, at least one. Some may be pads ([`Entry::is_pad`]): they take up offsets, but hold
+    /// no client's record. Whoever passes entries on to users leaves them out.
     pub entries: Vec<Entry>,
     /// How many of them came from another node.
     pub remote: u64,
@@ -96,9 +124,11 @@ pub struct ReadBatch {
 
 /// A log with a fixed configuration (vlog-L1–vlog-L9).
 pub trait Loglet: Send + Sync + fmt::Debug {
-    /// Appends all entries of a batch in order, or none of them. The answer comes once they are durable on this Loglet's quorum (vlog-L1).
-    /// The batch is queued before this returns, so appends of one caller keep their order if [`Loglet::keeps_order`] returns true. If the
-    /// window is full, the batch should wait for room. If nothing more can wait, the answer is `NotAppended(Busy)`.
+    /// Appends all entries of a batch. The answer comes once they are durable on this Loglet's quorum (vlog-L1). The batch is queued before
+    /// this returns. If [`Loglet::keeps_order`] returns true, the entries of a batch land in order, all or none of them, and appends of one
+    /// caller keep their order. Otherwise, the entries of one batch may land in any order, and some may be in the Loglet although the answer
+    /// is an error other than `NotAppended`. If the window is full, the batch should wait for room. If nothing more can wait, the answer is
+    /// `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
 
     /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: it either knew a tail of at least
@@ -109,7 +139,7 @@ pub trait Loglet: Send + Sync + fmt::Debug {
         self.append(batch)
     }
 
-    /// Returns whether appends in flight land in the order of the calls (vlog-L8).
+    /// Returns whether appends in flight, and the entries of one batch, land in the order of the calls (vlog-L8).
     fn keeps_order(&self) -> bool;
 
     /// Returns a tail above every append acknowledged before the call. An open tail is never above a sealed one (vlog-L3, vlog-L4).
@@ -123,7 +153,7 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     fn known_tail(&self) -> Offset;
 
     /// Reads entries from `range.start` up to `range.end` (exclusive), about `max_bytes` of them, but at least one entry. The range must be
-    /// below a tail or stop that the caller has obtained (vlog-L6).
+    /// below a tail or stop that the caller has obtained (vlog-L6). Every offset of it has an entry, which may be a pad.
     fn read(
         &self,
         range: Range<Offset>,

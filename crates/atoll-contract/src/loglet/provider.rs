@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 
@@ -49,6 +49,17 @@ pub struct Duty {
 pub struct Duties(pub Vec<Duty>);
 
 impl Duties {
+    /// Returns the duties of a Loglet whose parts have these. A node that does the same for several parts has one duty.
+    pub fn of_parts(parts: impl IntoIterator<Item = Duties>) -> Self {
+        let mut all: Vec<Duty> = Vec::new();
+        for duty in parts.into_iter().flat_map(|part| part.0) {
+            if !all.contains(&duty) {
+                all.push(duty);
+            }
+        }
+        Duties(all)
+    }
+
     /// Returns the nodes that hold entries, with the data directories in the configuration.
     pub fn holders(&self) -> impl Iterator<Item = (NodeId, StorageId)> + '_ {
         self.0.iter().filter_map(|duty| match duty.binding {
@@ -92,6 +103,15 @@ pub struct Part {
     pub name: String,
     /// Which node does what for it.
     pub duties: Duties,
+}
+
+/// A Loglet that another one is made of. Its id is [`LogletId::part`] of that one. It has no parts itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartLoglet {
+    /// Its kind.
+    pub kind: String,
+    /// Its configuration.
+    pub config: Bytes,
 }
 
 /// Some offsets of a Loglet.
@@ -209,6 +229,30 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Deletes a Loglet from this node's disk only, leaving a tombstone (vlog-V6). Returns whether it is done. For Loglets that no chain
     /// names.
     fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool>;
+}
+
+/// The kinds of a node, for a kind whose Loglets are made of others. It is filled once all kinds of the node are known, and does not keep
+/// them alive.
+#[derive(Clone, Debug, Default)]
+pub struct Kinds(Arc<OnceLock<BTreeMap<&'static str, Weak<dyn LogletProvider>>>>);
+
+impl Kinds {
+    /// Makes these kinds known. Only the first call has an effect.
+    pub fn fill(&self, registry: &Registry) {
+        let all = registry.providers().map(|p| (p.kind(), Arc::downgrade(p))).collect();
+        // An error means that they are known already.
+        let _ = self.0.set(all);
+    }
+
+    /// Returns the provider of a kind.
+    pub fn provider(&self, kind: &str) -> Result<Arc<dyn LogletProvider>, PlanError> {
+        let all = self.0.get();
+        let known = all.and_then(|all| all.get(kind)).and_then(Weak::upgrade);
+        known.ok_or_else(|| PlanError::UnknownKind {
+            wanted: kind.to_owned(),
+            known: all.map(|all| all.keys().copied().collect::<Vec<_>>().join(", ")).unwrap_or_default(),
+        })
+    }
 }
 
 /// The kinds of Loglets that this process can open.

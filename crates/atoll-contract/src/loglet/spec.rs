@@ -24,6 +24,8 @@ pub struct LogletSpec {
     pub options: BTreeMap<String, String>,
     /// Nodes to avoid if possible, because they seem to have failed or are being drained.
     pub avoid: Vec<NodeId>,
+    /// For each role, nodes to avoid in it if possible, for example because they have it in another part of the same Loglet.
+    pub avoid_in: BTreeMap<String, Vec<NodeId>>,
 }
 
 impl LogletSpec {
@@ -51,6 +53,11 @@ impl LogletSpec {
         self.places.get(role).map(Vec::as_slice)
     }
 
+    /// Returns whether to avoid a node in a role if possible.
+    pub fn avoids_in(&self, role: &str, node: NodeId) -> bool {
+        self.avoid_in.get(role).is_some_and(|nodes| nodes.contains(&node))
+    }
+
     /// Returns all nodes that the specification names, each as often as it is named.
     pub fn named(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.places.values().flatten().copied()
@@ -59,11 +66,15 @@ impl LogletSpec {
     /// Returns the specification of one part: its roles and options without its name, and the nodes to avoid. Its kind is left open.
     pub fn of_part(&self, part: &str) -> Self {
         let inside = |name: &String| Some(name.strip_prefix(part)?.strip_prefix('/')?.to_owned());
+        let of_roles = |roles: &BTreeMap<String, Vec<NodeId>>| {
+            roles.iter().filter_map(|(role, nodes)| Some((inside(role)?, nodes.clone()))).collect()
+        };
         LogletSpec {
             kind: None,
-            places: self.places.iter().filter_map(|(r, nodes)| Some((inside(r)?, nodes.clone()))).collect(),
+            places: of_roles(&self.places),
             options: self.options.iter().filter_map(|(o, v)| Some((inside(o)?, v.clone()))).collect(),
             avoid: self.avoid.clone(),
+            avoid_in: of_roles(&self.avoid_in),
         }
     }
 
@@ -71,6 +82,7 @@ impl LogletSpec {
     pub fn split_parts(&self) -> (Self, Vec<&str>) {
         let mut whole = self.clone();
         whole.places.retain(|role, _| !role.contains('/'));
+        whole.avoid_in.retain(|role, _| !role.contains('/'));
         whole.options.retain(|option, _| !option.contains('/'));
         let names = self.places.keys().chain(self.options.keys());
         let parts: BTreeSet<&str> = names.filter_map(|name| Some(name.split_once('/')?.0)).collect();

@@ -280,6 +280,8 @@ impl Replica {
         self.working.reads = reads;
         let at = self.next;
         let outcome = match entry::parse(entry.payload.clone(), self.reads_levels) {
+            // It holds no record, so nobody appended it by mistake.
+            Err(Unreadable::Foreign) if entry.is_pad() => EntryOutcome::Foreign,
             Err(Unreadable::Foreign) => {
                 self.foreign += 1;
                 EntryOutcome::Foreign

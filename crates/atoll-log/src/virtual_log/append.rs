@@ -10,7 +10,7 @@ use atoll_core::{Completer, Ticket, ticket};
 use crate::mutants;
 
 use super::{Busy, LogAppendError, LogError, Shared};
-use atoll_contract::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
+use atoll_contract::entry::{ClientId, ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
@@ -93,6 +93,8 @@ pub(super) struct Item {
     foreign: bool,
     /// The record is an outside client's, which may send it through another node while it waits here.
     pub(super) outside: bool,
+    /// Later records of the client must not precede this one, even where the Loglet does not keep order (X15).
+    ordered: bool,
     /// A later record of the client was sent before this one: it follows, whether anybody waits for it or not (X15).
     pub(super) bound: bool,
     /// Number of attempts by this node that may be in the log.
@@ -143,6 +145,11 @@ impl Item {
         self.op.client.0 != 0 && self.since.is_some_and(|s| s < end)
     }
 
+    /// Returns the client whose other records must not be in flight together with this one, if the Loglet does not keep order.
+    pub(super) fn goes_alone(&self) -> Option<ClientId> {
+        self.ordered.then_some(self.op.client)
+    }
+
     /// Returns true if some attempt may be in the log.
     pub(super) fn is_doubtful(&self) -> bool {
         self.tries > 0 || self.foreign
@@ -165,6 +172,7 @@ impl Shared {
         self: &Arc<Self>,
         records: Vec<LogRecord>,
         known: Option<LogPos>,
+        in_order: bool,
     ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
         if let Some(long) = records.iter().map(|r| r.payload.len()).find(|n| *n > MAX_ENTRY_BYTES) {
             return Ok(Ticket::ready(Err(LogAppendError::TooLarge(long))));
@@ -183,15 +191,19 @@ impl Shared {
         // The X16 mutant treats a first attempt as if it was made when it arrives.
         let floor = known.filter(|_| !mutant(mutants::X16)).or(tail);
         let items = records.into_iter().enumerate().map(|(index, r)| {
-            let (op, payload, submission) = (r.op, r.payload, submission.clone());
-            // Duplicates of the log's own records are harmless, and their names carry no information.
+            let (mut op, payload, submission) = (r.op, r.payload, submission.clone());
+            // Duplicates of the log's own records are harmless, and their names carry no information. But only Loglets append pads.
             let named = op.client.0 != 0;
+            if op.is_pad() {
+                op.seq = 1;
+            }
             let foreign = r.floor.is_some() && named;
             let since = if foreign { r.floor } else { floor };
             // A record whose client knows only an old tail would have to be searched for in the lane, and every other record behind it.
             let seek = foreign || (named && active_start.is_some_and(|start| since < Some(start)));
             let outside = known.is_some() && named;
-            Item { op, payload, since, seek, foreign, outside, bound: false, tries: 0, index, submission }
+            let (ordered, bound) = (in_order && named, false);
+            Item { op, payload, since, seek, foreign, outside, ordered, bound, tries: 0, index, submission }
         });
         self.enqueue(items.collect());
         Ok(wait)

@@ -21,7 +21,7 @@
 //!
 //! Departures, and why:
 //! - Positions of a Loglet are contiguous (vlog-V13). The paper's VirtualLog tolerates gaps. Without gaps, every position has an entry,
-//!   and a reader never has to distinguish a gap from a loss.
+//!   and a reader never has to distinguish a gap from a loss. Some entries are pads, which hold no record (virtuallog §10).
 //! - A Loglet returns the tail and the seal bit as one answer (vlog-V1). The paper allows asking for them in parallel; taken
 //!   literally, a tail that a repair raised after the seal would pass for an open one.
 //! - After a "sealed" answer to an append, the lane searches the sealed part for the entry (vlog-V2) before it sends it again; the paper
@@ -236,7 +236,7 @@ impl VirtualLog {
         self.0.fresh()
     }
 
-    /// Appends records, in order among all submissions through this handle. The ticket yields a position for each record, which is durable
+    /// Appends records. The records of one client keep their order among all submissions through this handle. The ticket yields a position for each record, which is durable
     /// by then. The append is bounded in memory, not in time: it waits, and follows the log across segments, until there is an answer. If
     /// its ticket is dropped, records that were not sent yet may be left out. After [`Busy`], nothing was taken.
     #[allow(clippy::type_complexity)]
@@ -244,7 +244,17 @@ impl VirtualLog {
         &self,
         records: Vec<LogRecord>,
     ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
-        self.0.submit(records, None)
+        self.0.submit(records, None, true)
+    }
+
+    /// Like [`VirtualLog::submit`], for records whose readers do not rely on the positions for the order of one client's records. Where the
+    /// active Loglet does not keep order, several of them may be in flight at a time.
+    #[allow(clippy::type_complexity)]
+    pub fn submit_unordered(
+        &self,
+        records: Vec<LogRecord>,
+    ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
+        self.0.submit(records, None, false)
     }
 
     /// Completes when there is room for a submission of this many records and bytes. The room is not reserved: another submission may take
@@ -255,14 +265,15 @@ impl VirtualLog {
 
     /// Like [`VirtualLog::submit`], for records of an outside client, which may have moved to another node in the meantime. `known` is a
     /// tail that the client, or its proxy, knew before it sent those records that have no floor. A node that was paused in between can
-    /// then find what the client has appended elsewhere since that tail, across any new segments (X16, vlog-V2).
+    /// then find what the client has appended elsewhere since that tail, across any new segments (X16, vlog-V2). The records are unordered,
+    /// as in [`VirtualLog::submit_unordered`].
     #[allow(clippy::type_complexity)]
     pub fn submit_known(
         &self,
         records: Vec<LogRecord>,
         known: LogPos,
     ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
-        self.0.submit(records, Some(known))
+        self.0.submit(records, Some(known), false)
     }
 
     /// Returns a tail above every append, of any client, that was acknowledged before this call. Joins the next round, never one in

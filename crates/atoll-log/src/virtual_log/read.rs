@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 8;
 pub struct LogRead {
     /// The position of the first entry.
     pub first: LogPos,
-    /// The entries; at least one.
+    /// The entries; at least one. Some may be pads, which hold no record; [`LogRead::records`] leaves them out.
     pub entries: Vec<Entry>,
     /// How many of them came from another node.
     pub remote: u64,
@@ -30,6 +30,12 @@ impl LogRead {
     /// Returns the position after the last entry, where the next read continues.
     pub fn next(&self) -> LogPos {
         self.first.plus(self.entries.len() as u64)
+    }
+
+    /// Returns the records with their positions. There may be none, if all of these positions hold pads.
+    pub fn records(&self) -> impl Iterator<Item = (LogPos, &Entry)> {
+        let placed = self.entries.iter().enumerate().map(|(i, entry)| (self.first.plus(i as u64), entry));
+        placed.filter(|(_, entry)| !entry.is_pad())
     }
 }
 

@@ -95,7 +95,8 @@ impl Collector {
             loop {
                 let (held, more) = provider.held_here(last).await.unwrap_or_default();
                 last = held.last().copied();
-                look.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (kind, id)));
+                let is_named = |id: &LogletId| named.contains(id) || named.contains(&id.whole());
+                look.extend(held.into_iter().filter(|id| !is_named(id)).map(|id| (kind, id)));
                 if look.len() >= PER_LOOK {
                     *above = last.map(|id| (kind, id));
                     return look;

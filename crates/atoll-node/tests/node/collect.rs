@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_contract::conformance::Driver;
 use atoll_contract::plugin::Host;
-use atoll_contract::{LogletId, LogletProvider, LogletSpec, Nonce, Registers, Registry};
+use atoll_contract::{Kinds, LogletId, LogletProvider, LogletSpec, Nonce, Registers, Registry};
 use atoll_core::{Candidate, Directory, Env, Identity, Level, NodeId, StorageId, roles};
 use atoll_log::memory::MemoryServers;
 use atoll_log::origin::{Origin, new_id};
@@ -65,7 +65,8 @@ impl Node {
             core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
             let cluster = Arc::new(NodeCluster::new(env.clone(), members, Vec::new()));
             let look_every = Duration::from_secs(1);
-            let host = Host { env, storage, directory: Arc::new(AllUp), cluster, look_every };
+            let (directory, kinds) = (Arc::new(AllUp), Kinds::default());
+            let host = Host { env, storage, directory, cluster, kinds, look_every };
             for protocol in atoll_protocols::all().iter() {
                 let loglets = protocol.install(core, &host).loglets;
                 registry = loglets.into_iter().fold(std::mem::take(&mut registry), Registry::with);

@@ -234,16 +234,13 @@ impl Reading<'_> {
         let mut tail = log.check_tail().await?;
         let mut at = request.from.map_or_else(|| log.trim_point().min(tail), LogPos);
         check_bounds(&request, at, tail)?;
-        let by_limit = match request.limit {
-            0 => u64::MAX,
-            limit => at.0.saturating_add(limit),
-        };
+        let mut left = if request.limit == 0 { u64::MAX } else { request.limit };
         let without_follow = if request.follow { u64::MAX } else { tail.0 };
-        let end = LogPos(request.to.unwrap_or(u64::MAX).min(by_limit).min(without_follow));
+        let end = LogPos(request.to.unwrap_or(u64::MAX).min(without_follow));
         if at >= tail && at < end {
             self.sign_of_life(at);
         }
-        while at < end {
+        while at < end && left > 0 {
             if at >= tail {
                 tail = self.tail_above(log, &request.log, at).await?;
                 continue;
@@ -260,11 +257,23 @@ impl Reading<'_> {
             let mut share = share.await.ok_or_else(|| {
                 busy("records that wait for readers on this node, or at this address, fill the memory reserved for them")
             })?;
-            let got = log.read(at..end.min(tail), REPLY_BYTES, request.local_only).await?;
+            let within_limit = LogPos(at.0.saturating_add(left));
+            let got = log.read(at..end.min(tail).min(within_limit), REPLY_BYTES, request.local_only).await?;
             at = got.first.plus(got.entries.len() as u64);
             let bytes = got.entries.iter().map(|e| e.payload.len() + RECORD_BYTES).sum();
             share.shrink_to(bytes);
-            self.channel.put(reply(got), share);
+            let mut replies = replies(got);
+            left -= replies.iter().map(|reply| reply.records.len() as u64).sum::<u64>();
+            let last = replies.pop();
+            for reply in replies {
+                // The share of the last reply covers all of them.
+                if let Some(none) = self.limits.read_bytes.take(self.connection.address, 0) {
+                    self.channel.put(reply, none);
+                }
+            }
+            if let Some(last) = last {
+                self.channel.put(last, share);
+            }
         }
         Ok(())
     }
@@ -340,18 +349,54 @@ fn check_bounds(request: &ReadRequest, at: LogPos, tail: LogPos) -> Result<(), R
     if at > tail && !request.follow { beyond("position", at) } else { Ok(()) }
 }
 
-fn reply(got: ReadRecords) -> ReadReply {
-    let records = got.entries.into_iter().map(|entry| Record {
-        payload: entry.payload,
-        client: entry.op.client.0,
-        seq: entry.op.seq,
-    });
-    ReadReply { first: got.first.0, records: records.collect(), remote: got.remote }
+/// Returns one reply for each run of records without pads between them.
+fn replies(got: ReadRecords) -> Vec<ReadReply> {
+    let mut replies: Vec<ReadReply> = Vec::new();
+    let (mut at, mut pads) = (got.first.0, 0);
+    let mut remote = got.remote;
+    for entry in got.entries {
+        if entry.is_pad() {
+            pads += 1;
+        } else {
+            if pads > 0 || replies.is_empty() {
+                replies.push(ReadReply {
+                    first: at,
+                    pads,
+                    remote: std::mem::take(&mut remote),
+                    ..Default::default()
+                });
+                pads = 0;
+            }
+            if let Some(reply) = replies.last_mut() {
+                let (client, seq) = (entry.op.client.0, entry.op.seq);
+                reply.records.push(Record { payload: entry.payload, client, seq });
+            }
+        }
+        at += 1;
+    }
+    if pads > 0 {
+        replies.push(ReadReply { first: at, pads, ..Default::default() });
+    }
+    replies
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_contract::{ClientId, Entry, OpId};
+
+    #[test]
+    fn pads_split_what_was_read_into_runs() {
+        let record = |seq| Entry { op: OpId { client: ClientId(9), seq }, payload: Default::default() };
+        let entries =
+            vec![Entry::pad(), record(1), record(2), Entry::pad(), Entry::pad(), record(3), Entry::pad()];
+        let got = replies(ReadRecords { first: LogPos(5), entries, remote: 2 });
+        let runs: Vec<(u64, u64, usize)> = got.iter().map(|r| (r.first, r.pads, r.records.len())).collect();
+        assert_eq!(runs, [(6, 1, 2), (10, 2, 1), (12, 1, 0)]);
+        assert_eq!(got.iter().map(|r| r.remote).sum::<u64>(), 2);
+        let plain = replies(ReadRecords { first: LogPos(0), entries: vec![record(1), record(2)], remote: 0 });
+        assert_eq!((plain.len(), plain[0].records.len(), plain[0].pads), (1, 2, 0));
+    }
 
     #[test]
     fn followers_of_a_log_check_its_tail_together_and_never_late() {

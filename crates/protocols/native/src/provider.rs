@@ -321,7 +321,8 @@ fn pick_sequencer<'a>(
             let no_quorum = !blind && stores * 2 <= servers.len();
             let kept = previous.is_some_and(|p| p.sequencer.0 == i.node);
             let reached = if blind { 0 } else { members };
-            (no_quorum, unfit, std::cmp::Reverse(reached), !is_server, !kept, i.node)
+            let elsewhere = spec.avoids_in(SEQUENCER, i.node);
+            (no_quorum, unfit, std::cmp::Reverse(reached), elsewhere, !is_server, !kept, i.node)
         })
         .ok_or(PlanError::TooFew { up: 0, wanted: 1 })
 }

@@ -1,6 +1,8 @@
 //! What a lane adds up: the size of the batch that it cuts, and the failures of the batches that it sent.
 
-use atoll_contract::entry::{ENTRY_HEADER_BYTES, MAX_BATCH_ENTRIES};
+use std::collections::BTreeSet;
+
+use atoll_contract::entry::{ClientId, ENTRY_HEADER_BYTES, MAX_BATCH_ENTRIES};
 use atoll_contract::loglet::{AppendError, Unavailability};
 
 use super::super::append::Item;
@@ -22,6 +24,25 @@ impl BatchSize {
         }
         (self.bytes, self.entries) = (bytes, entries);
         true
+    }
+}
+
+/// The clients that already have a record in a batch which may hold only one ordered record of each.
+pub(super) struct Alone {
+    keeps_order: bool,
+    clients: BTreeSet<ClientId>,
+}
+
+impl Alone {
+    /// `keeps_order`: whether the Loglet keeps the order of a batch, so that nothing has to be left out.
+    pub(super) fn new(keeps_order: bool) -> Self {
+        Alone { keeps_order, clients: BTreeSet::new() }
+    }
+
+    /// Returns whether the batch may have this record as well. A record that is refused ends the batch, because later records must not
+    /// precede it.
+    pub(super) fn admits(&mut self, item: &Item) -> bool {
+        self.keeps_order || item.goes_alone().is_none_or(|client| self.clients.insert(client))
     }
 }
 

@@ -23,7 +23,7 @@ use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Cut, Pipeline, Tick, Ticket};
 
-use self::batch::{BatchSize, Worst};
+use self::batch::{Alone, BatchSize, Worst};
 pub(super) use self::window::Lane;
 use super::append::Item;
 use super::room::Purpose;
@@ -285,6 +285,9 @@ impl Run {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let mut size = BatchSize::default();
+        // Where the Loglet does not keep order, a batch has at most one record of each client whose records are ordered (X15).
+        let keeps_order = self.target.as_ref().is_none_or(|t| t.loglet.keeps_order());
+        let mut alone = Alone::new(keeps_order);
         // With a larger count, this would never again return a record, and `run` would spin on the node's thread.
         let again = self.records.waiting().len();
         atoll_core::invariant!(
@@ -298,7 +301,10 @@ impl Run {
             *self.records.waiting_mut() = items.into();
         }
         let most = if self.scanned > 0 { self.scanned } else { usize::MAX };
-        let judge = |item: &Item, batch: &[Item]| match batch.len() < most && size.takes(item, limit) {
+        let judge = |item: &Item, batch: &[Item]| match batch.len() < most
+            && alone.admits(item)
+            && size.takes(item, limit)
+        {
             true => Cut::Take,
             false => Cut::Stop,
         };
@@ -316,7 +322,7 @@ impl Run {
             while let Some(front) = w.queue.front() {
                 if front.may_go() {
                     gone.extend(w.queue.pop_front());
-                } else if !front.may_be_below(start) && size.takes(front, limit) {
+                } else if !front.may_be_below(start) && alone.admits(front) && size.takes(front, limit) {
                     items.extend(w.queue.pop_front());
                 } else {
                     break;
