@@ -32,5 +32,6 @@ pub(crate) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec,
         places,
         options: spec.options.into_iter().collect(),
         avoid: nodes(spec.avoid),
+        ..LogletSpec::default()
     })
 }
