@@ -63,6 +63,8 @@ pub mod since {
     pub const ENDS_IN_STEPS: Level = Level(2);
     /// An append states a lower bound for the offsets of its records. It is the last field of the messages to sequencers.
     pub const NOT_BELOW: Level = Level(2);
+    /// Chains name Loglets of kind striped, and logs have pads.
+    pub const STRIPED: Level = Level(2);
     /// A LogServer can be asked for the status of specific Loglets.
     pub const STATUS_OF: Level = Level(2);
 }

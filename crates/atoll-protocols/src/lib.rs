@@ -10,6 +10,7 @@ use atoll_core::testing::{Listed, Mutant};
 use atoll_local::LocalPlugin;
 use atoll_native::NativePlugin;
 use atoll_rmwpaxos::RmwPlugin;
+use atoll_striped::StripedPlugin;
 use bytes::Bytes;
 
 /// Returns all protocols with their default settings. Where there is a choice, a node uses the first suitable one. With the feature
@@ -18,7 +19,8 @@ pub fn all() -> Protocols {
     let all = Protocols::default()
         .with(RmwPlugin::default())
         .with(NativePlugin::default())
-        .with(LocalPlugin::default());
+        .with(LocalPlugin::default())
+        .with(StripedPlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -33,6 +35,14 @@ pub fn formats() -> Vec<Format> {
 pub fn duties(kind: &str, config: &Bytes) -> Duties {
     static ALL: LazyLock<Protocols> = LazyLock::new(all);
     ALL.duties(kind, config)
+}
+
+/// Returns which node does what for each part of a Loglet. Empty if it is not made of others.
+pub fn parts(kind: &str, config: &Bytes) -> Vec<Duties> {
+    let all = all();
+    let protocol = all.iter().find(|protocol| protocol.name() == kind);
+    let parts = protocol.map_or(Vec::new(), |protocol| protocol.parts(config));
+    parts.iter().map(|part| all.duties(&part.kind, &part.config)).collect()
 }
 
 /// Returns the known bugs of all protocols, and of the registers in a file, which no node serves.
@@ -85,8 +95,8 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..3], ["rmwpaxos", "native", "local"]);
-        assert_eq!(names[3..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..4], ["rmwpaxos", "native", "local", "striped"]);
+        assert_eq!(names[4..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]

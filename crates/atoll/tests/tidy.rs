@@ -26,6 +26,7 @@ const PROTOCOL_CRATES: [&str; 11] = [
     "protocols/local",
     "protocols/native",
     "protocols/rmwpaxos",
+    "protocols/striped",
     "protocols/trio",
 ];
 
@@ -36,7 +37,7 @@ const LAYERS: [&[&str]; 10] = [
     &["atoll-client", "atoll-core"],
     &["atoll-contract", "atoll-net", "atoll-storage"],
     &["atoll-log", "atoll-loglet-store"],
-    &["atoll-db", "atoll-local", "atoll-native", "atoll-rmwpaxos", "atoll-trio"],
+    &["atoll-db", "atoll-local", "atoll-native", "atoll-rmwpaxos", "atoll-striped", "atoll-trio"],
     &["atoll-file-register", "atoll-tables", "atoll-zookeeper"],
     &["atoll-door", "atoll-protocols"],
     &["atoll-door-cluster", "atoll-door-log", "atoll-door-tables", "atoll-door-zookeeper", "atoll-node"],

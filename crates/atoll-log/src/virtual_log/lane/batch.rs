@@ -27,7 +27,7 @@ impl BatchSize {
     }
 }
 
-/// The clients that already have a record in a batch which may hold only one ordered record of each.
+/// The clients that already have an ordered record in flight, where only one of each may be.
 pub(super) struct Alone {
     keeps_order: bool,
     clients: BTreeSet<ClientId>,
@@ -37,6 +37,13 @@ impl Alone {
     /// `keeps_order`: whether the Loglet keeps the order of a batch, so that nothing has to be left out.
     pub(super) fn new(keeps_order: bool) -> Self {
         Alone { keeps_order, clients: BTreeSet::new() }
+    }
+
+    /// Notes a record that is in flight in an earlier batch.
+    pub(super) fn is_in_flight(&mut self, item: &Item) {
+        if !self.keeps_order {
+            self.clients.extend(item.goes_alone());
+        }
     }
 
     /// Returns whether the batch may have this record as well. A record that is refused ends the batch, because later records must not

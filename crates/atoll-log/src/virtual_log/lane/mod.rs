@@ -254,7 +254,7 @@ impl Run {
         if self.records.flights().iter().any(|f| f.failed.is_some()) {
             return;
         }
-        let room = if target.loglet.keeps_order() { self.me.options.max_inflight_batches.max(1) } else { 1 };
+        let room = self.me.options.max_inflight_batches.max(1);
         // A record sent after a tail became known cannot land below that tail. The tail that a Loglet reports may lie
         // beyond its eventual stop, but then this append is not in that Loglet.
         let floor = self.me.known().tail.max(target.segment.position_of(target.loglet.known_tail()));
@@ -285,9 +285,9 @@ impl Run {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let mut size = BatchSize::default();
-        // Where the Loglet does not keep order, a batch has at most one record of each client whose records are ordered (X15).
-        let keeps_order = self.target.as_ref().is_none_or(|t| t.loglet.keeps_order());
-        let mut alone = Alone::new(keeps_order);
+        // Where the Loglet does not keep order, at most one record of each client whose records are ordered is in flight (X15).
+        let mut alone = Alone::new(self.keeps_order());
+        self.records.flights().iter().flat_map(|f| &f.items).for_each(|item| alone.is_in_flight(item));
         // With a larger count, this would never again return a record, and `run` would spin on the node's thread.
         let again = self.records.waiting().len();
         atoll_core::invariant!(
@@ -370,18 +370,32 @@ impl Run {
     }
 
     fn has_room(&self) -> bool {
-        let room = match &self.target {
-            Some(t) if t.loglet.keeps_order() => self.me.options.max_inflight_batches.max(1),
-            _ => 1,
-        };
+        let room = self.me.options.max_inflight_batches.max(1);
         self.records.flights().len() < room && self.records.flights().iter().all(|f| f.failed.is_none())
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.target.as_ref().is_none_or(|t| t.loglet.keeps_order())
+    }
+
+    /// Returns whether a record has to wait for an earlier one of its client that is in flight.
+    fn waits_for_its_client(&self, item: &Item) -> bool {
+        let Some(client) = item.goes_alone().filter(|_| !self.keeps_order()) else { return false };
+        self.records.flights().iter().flat_map(|f| &f.items).any(|other| other.goes_alone() == Some(client))
     }
 
     /// Returns true if a record in the queue may be sent now.
     fn has_work(&self) -> bool {
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
-        let ready = |i: &Item| self.records.flights().is_empty() || !i.may_be_below(start);
-        self.has_room() && lock(&self.me.lane.waiting).queue.front().is_some_and(ready)
+        let flights = self.records.flights();
+        let ready =
+            |i: &Item| flights.is_empty() || !(i.may_be_below(start) || self.waits_for_its_client(i));
+        // What is to be sent again precedes the queue.
+        self.has_room()
+            && match self.records.waiting().front() {
+                Some(front) => !self.waits_for_its_client(front),
+                None => lock(&self.me.lane.waiting).queue.front().is_some_and(ready),
+            }
     }
 
     fn has_moved(&self) -> bool {
