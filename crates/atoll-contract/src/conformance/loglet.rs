@@ -121,7 +121,8 @@ pub(super) async fn read_all(
     Ok(entries)
 }
 
-/// Returns what clients appended among these entries: all but the pads. If the Loglet does not keep order, the order is that of their names.
+/// Returns what clients appended among these entries: all but the pads. Where the Loglet does not keep order, the
+/// order is that of their names.
 fn records(l: &Arc<dyn Loglet>, mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.retain(|e| !e.is_pad());
     if !l.keeps_order() {
@@ -284,7 +285,8 @@ pub fn waiting_ends(h: &mut dyn LogletHarness) {
             }
         });
         h.driver().run_for(Duration::from_millis(50));
-        assert!(wait.try_take().is_none(), "nothing has happened yet");
+        let early = wait.try_take();
+        assert!(early.is_none(), "nothing has happened yet above {above}, and the wait ended with {early:?}");
         let (env, writer) = (h.driver().env(a), la.clone());
         on(h, a, async move {
             if seal {

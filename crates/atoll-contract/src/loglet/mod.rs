@@ -115,8 +115,8 @@ pub enum ReadFrom {
 /// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBatch {
-    /// Consecutive entries from the start of the range on, at least one. Some may be pads ([`Entry::is_pad`]): they take up offsets, but hold
-    /// no client's record. Whoever passes entries on to users leaves them out.
+    /// Consecutive entries from the start of the range on, at least one. Some may be pads ([`Entry::is_pad`]): they take up offsets, but
+    /// hold no client's record. Whoever passes entries on to users leaves them out.
     pub entries: Vec<Entry>,
     /// How many of them came from another node.
     pub remote: u64,
@@ -125,10 +125,10 @@ pub struct ReadBatch {
 /// A log with a fixed configuration (vlog-L1–vlog-L9).
 pub trait Loglet: Send + Sync + fmt::Debug {
     /// Appends all entries of a batch. The answer comes once they are durable on this Loglet's quorum (vlog-L1). The batch is queued before
-    /// this returns. If [`Loglet::keeps_order`] returns true, the entries of a batch land in order, all or none of them, and appends of one
-    /// caller keep their order. Otherwise, the entries of one batch may land in any order, and some may be in the Loglet although the answer
-    /// is an error other than `NotAppended`. If the window is full, the batch should wait for room. If nothing more can wait, the answer is
-    /// `NotAppended(Busy)`.
+    /// this returns. If [`Loglet::keeps_order`] returns true, the entries of a batch land in order, all or none of them, and appends of
+    /// one caller keep their order. Otherwise, the entries of one batch may land in any order, and some may be in the Loglet although the
+    /// answer is an error other than `NotAppended`. If the window is full, the batch should wait for room. If nothing more can wait, the
+    /// answer is `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
 
     /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: it either knew a tail of at least

@@ -31,8 +31,8 @@ impl Reader {
         self.at = to;
     }
 
-    /// Returns the next entries, pads included, about `max_bytes`. Waits until there is at least one. After an error, the position is unchanged, and the
-    /// call can be repeated. Dropping the future loses nothing.
+    /// Returns the next entries, pads included, about `max_bytes`. Waits until there is at least one. After an error, the
+    /// position is unchanged, and the call can be repeated. Dropping the future loses nothing.
     pub async fn next(&mut self, max_bytes: usize) -> Result<LogRead, LogReadError> {
         loop {
             let stopping = |_: Abandoned| Err(LogError::Unavailable(Unavailability::Stopping));

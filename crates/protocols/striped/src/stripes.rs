@@ -149,7 +149,8 @@ impl Stripes {
         lacks
     }
 
-    /// Returns how many offsets of a stripe are unfilled below the blocked appends. 0 if appends are on their way to it: they may fill them.
+    /// Returns how many offsets of a stripe are unfilled below the blocked appends. 0 if appends are on their way to it, which may
+    /// fill them.
     fn lacks(&self, state: &State, stripe: usize) -> u64 {
         let progress = &state.stripes[stripe];
         let Some(end) = state.blocked.values().max().filter(|_| progress.in_flight == 0) else { return 0 };

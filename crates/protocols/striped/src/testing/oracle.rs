@@ -54,7 +54,7 @@ pub(super) struct StripedOracle {
     loglets: BTreeMap<LogletId, Ghost>,
 }
 
-/// Reads which entries a record holds. The oracle knows the form of such records from the formats on disk, not from the code of the stripes.
+/// Reads which entries a record holds. The oracle knows the form of records from the format on disk, not from the code of the stripes.
 fn head_of(record: &Record) -> Result<(LogletId, Offset), DecodeError> {
     let mut from = Reader::new(record.head.clone());
     u8::decode(&mut from)?;
