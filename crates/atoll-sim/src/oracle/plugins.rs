@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use atoll_contract::plugin::{Protocol, Protocols};
 use atoll_contract::testing::{Chosen, Group, OnWire, Oracle, Violations, Who};
-use atoll_contract::{LogletId, Offset};
+use atoll_contract::{LogletId, Offset, OpId, Part};
 use atoll_core::{Lsn, NodeId, Record, RoleKind};
 use bytes::Bytes;
 
@@ -26,7 +26,10 @@ impl Plugin {
 
 /// See the module documentation.
 #[derive(Debug)]
-pub struct Plugins(Vec<Plugin>);
+pub struct Plugins {
+    all: Vec<Plugin>,
+    protocols: Protocols,
+}
 
 impl Default for Plugins {
     fn default() -> Self {
@@ -40,16 +43,22 @@ impl Plugins {
         let mut plugins: Vec<Plugin> = protocols.iter().filter_map(Plugin::of).collect();
         // Several oracles may report a violation in one batch of records. Which one is first must not depend on the order of the list.
         plugins.sort_by_key(|plugin| plugin.wire_ids.iter().map(|ids| *ids.start()).min());
-        Plugins(plugins)
+        Plugins { all: plugins, protocols: protocols.clone() }
+    }
+
+    /// Returns what a Loglet of this kind is made of.
+    fn parts(&self, kind: &str, config: &Bytes) -> Vec<Part> {
+        let protocol = self.protocols.iter().find(|protocol| protocol.name() == kind);
+        protocol.map_or(Vec::new(), |protocol| protocol.parts(config))
     }
 
     fn of_kind(&mut self, kind: &str) -> Option<&mut Plugin> {
-        self.0.iter_mut().find(|plugin| plugin.name == kind)
+        self.all.iter_mut().find(|plugin| plugin.name == kind)
     }
 
     /// A node has started.
     pub fn booted(&mut self, who: &Who) {
-        for plugin in &mut self.0 {
+        for plugin in &mut self.all {
             plugin.oracle.booted(who);
         }
     }
@@ -58,28 +67,28 @@ impl Plugins {
     pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         let kind = wire.frame().kind;
         let owns = |plugin: &Plugin| plugin.wire_ids.iter().any(|ids| ids.contains(&kind));
-        if self.0.iter().any(owns) {
-            self.0.iter_mut().for_each(|plugin| plugin.oracle.sent(wire, verdict));
+        if self.all.iter().any(owns) {
+            self.all.iter_mut().for_each(|plugin| plugin.oracle.sent(wire, verdict));
         }
     }
 
     /// Journal records became durable.
     pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
-        for plugin in &mut self.0 {
+        for plugin in &mut self.all {
             plugin.oracle.synced(who, records, verdict);
         }
     }
 
     /// A node found a part of a checkpoint on its disk.
     pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
-        for plugin in &mut self.0 {
+        for plugin in &mut self.all {
             plugin.oracle.found(who, role, state, verdict);
         }
     }
 
     /// The run is over.
     pub fn finished(&mut self, verdict: &mut Violations) {
-        for plugin in &mut self.0 {
+        for plugin in &mut self.all {
             plugin.oracle.finished(verdict);
         }
     }
@@ -88,6 +97,10 @@ impl Plugins {
     pub fn chained(&mut self, kind: &str, loglet: LogletId, config: &Bytes) {
         if let Some(plugin) = self.of_kind(kind) {
             plugin.oracle.chained(loglet, config);
+        }
+        let parts = self.parts(kind, config);
+        for (number, part) in (1..).zip(parts) {
+            self.chained(&part.kind, loglet.part(number), &part.config);
         }
     }
 
@@ -105,6 +118,20 @@ impl Plugins {
         }
     }
 
+    /// A client was told that an entry is at an offset of a Loglet of this kind.
+    pub fn acknowledged(
+        &mut self,
+        kind: &str,
+        loglet: LogletId,
+        at: Offset,
+        op: OpId,
+        verdict: &mut Violations,
+    ) {
+        if let Some(plugin) = self.of_kind(kind) {
+            plugin.oracle.acknowledged(loglet, at, op, verdict);
+        }
+    }
+
     /// A stop of a Loglet of this kind was installed in a chain.
     pub fn installed(&mut self, kind: &str, loglet: LogletId, stop: Offset, verdict: &mut Violations) {
         if let Some(plugin) = self.of_kind(kind) {
@@ -114,32 +141,32 @@ impl Plugins {
 
     /// Returns the nodes on whose disks a Loglet of this kind is sealed. Empty if no oracle knows the kind.
     pub fn sealed_on(&self, kind: &str, loglet: LogletId) -> Vec<NodeId> {
-        let plugin = self.0.iter().find(|plugin| plugin.name == kind);
+        let plugin = self.all.iter().find(|plugin| plugin.name == kind);
         plugin.map_or(Vec::new(), |plugin| plugin.oracle.sealed_on(loglet))
     }
 
     /// Takes the versions of registers that were chosen since the last call. Those of one register are in rising order.
     pub fn take_chosen(&mut self) -> Vec<Chosen> {
-        self.0.iter_mut().flat_map(|plugin| plugin.oracle.take_chosen()).collect()
+        self.all.iter_mut().flat_map(|plugin| plugin.oracle.take_chosen()).collect()
     }
 
     /// Returns the newest group of nodes that hold registers, according to the synced records.
     pub fn newest_group(&self) -> Option<Group> {
-        self.0.iter().find_map(|plugin| plugin.oracle.group())
+        self.all.iter().find_map(|plugin| plugin.oracle.group())
     }
 
     /// Returns whether a hand-over of the registers is in progress.
     pub fn is_handing_over(&self) -> bool {
-        self.0.iter().any(|plugin| plugin.oracle.is_handing_over())
+        self.all.iter().any(|plugin| plugin.oracle.is_handing_over())
     }
 
     /// Returns whether somebody has at least proposed a hand-over. It may be chosen at any time, and then cannot be undone.
     pub fn may_be_handing_over(&self) -> bool {
-        self.0.iter().any(|plugin| plugin.oracle.may_be_handing_over())
+        self.all.iter().any(|plugin| plugin.oracle.may_be_handing_over())
     }
 
     /// Returns how many reconfigurations there were that no chain shows.
     pub fn reconfigurations(&self) -> u64 {
-        self.0.iter().map(|plugin| plugin.oracle.reconfigurations()).sum()
+        self.all.iter().map(|plugin| plugin.oracle.reconfigurations()).sum()
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::{LogPos, OpId};
 use atoll_core::{Lsn, Record, StorageId};
+use atoll_log::virtual_log::Segment;
 
 use crate::oracle::chain::ChainOracle;
 use crate::oracle::plugins::Plugins;
@@ -28,6 +30,16 @@ impl Inner {
         self.plugins.synced(&who.into(), records, verdict);
         for chosen in self.plugins.take_chosen() {
             self.chain.chosen(&chosen, &mut self.plugins, verdict);
+        }
+    }
+
+    /// A client was told that its append to a log is at this position.
+    pub fn acknowledged(&mut self, log: &str, at: LogPos, op: OpId, verdict: &mut Violations) {
+        let segments = self.chain.newest(log).into_iter().flat_map(|chain| chain.segments());
+        let is_in = |s: &&Segment| s.start <= at && s.stop.is_none_or(|stop| at < stop);
+        let place = segments.filter(is_in).map(|s| (s.kind.clone(), s.loglet, s.offset_of(at))).last();
+        if let Some((kind, loglet, offset)) = place {
+            self.plugins.acknowledged(&kind, loglet, offset, op, verdict);
         }
     }
 

@@ -19,6 +19,7 @@ mod replaced;
 pub mod replicas;
 mod seals;
 mod stores;
+mod striped;
 mod tables;
 pub mod upgrade;
 mod virtuallog;
@@ -88,6 +89,8 @@ pub fn all() -> Vec<Scenario> {
         directed::LOCAL,
         directed::TRIO,
         cells::SCENARIO,
+        striped::STRIPED,
+        striped::IDLE,
         file_registers::SCENARIO,
         directed::DELETED,
         lasting::LASTING,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_contract::{LogletId, Offset};
+use atoll_contract::{LogPos, LogletId, Offset, OpId};
 use atoll_core::testing::take_marks;
 use atoll_core::{Env, Tick};
 
@@ -200,6 +200,13 @@ impl<H: Clone + Send + 'static> Stage<H> {
     pub fn tail_reported(&self, kind: &str, loglet: LogletId, at: Offset, sealed: bool) {
         let mut verdict = crate::world::observer::Violations::default();
         self.oracles.wire.lock().plugins.tail_reported(kind, loglet, at, sealed, &mut verdict);
+        verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
+    }
+
+    /// Reports that an append to a log was acknowledged at a position, and checks that with the oracle of its Loglet.
+    pub fn acknowledged(&self, log: &str, at: LogPos, op: OpId) {
+        let mut verdict = crate::world::observer::Violations::default();
+        self.oracles.wire.lock().acknowledged(log, at, op, &mut verdict);
         verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
     }
 

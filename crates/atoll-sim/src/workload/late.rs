@@ -128,8 +128,8 @@ pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
             if let Ok(Some(Ok(Ok(read)))) =
                 stage.env.within(Duration::from_secs(2), stage.cluster.ask(&life, read)).await
             {
-                for (i, entry) in read.entries.iter().enumerate() {
-                    stage.oracles.log.read(&name, read.first.0 + i as u64, entry.op, &entry.payload);
+                for (at, entry) in read.records() {
+                    stage.oracles.log.read(&name, at.0, entry.op, &entry.payload);
                 }
             }
         }

@@ -107,6 +107,7 @@ pub async fn round(
             Some(Some(Ok(positions))) => {
                 if let Some(at) = positions.first() {
                     stage.oracles.log.append_done(name, p.op, at.0);
+                    stage.acknowledged(name, *at, p.op);
                 }
             }
             // Resending it after later records would break the order of the lane, so its outcome stays unknown.
@@ -187,10 +188,10 @@ async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut Lo
                         "native-T11 gap: a reader of {name} was given {at} where {next} comes next"
                     ));
                 }
-                for entry in &read.entries {
+                for (at, entry) in read.records() {
                     stage.oracles.log.read(name, at.0, entry.op, &entry.payload);
-                    at = at.plus(1);
                 }
+                at = read.next();
                 *next = at;
             }
             Err(LogReadError::Trimmed(to)) => {
@@ -431,7 +432,11 @@ async fn filled(stage: &Stage<NodeHandles>, name: &str) {
                     let first = roles.next();
                     // If holders have several roles, some may get their copies only after the seal.
                     let all = s.stop.is_some() || roles.all(|role| Some(role) == first);
-                    let nodes = duties.holders().map(|(node, _)| node).filter(|_| all).collect::<Vec<_>>();
+                    // A node that holds only some parts has no position of the others on its disk.
+                    let parts = atoll_protocols::parts(&s.kind, &s.config);
+                    let holds_all = |node: &NodeId| parts.iter().all(|part| part.is_holder(*node));
+                    let nodes = duties.holders().map(|(node, _)| node).filter(|_| all);
+                    let nodes = nodes.filter(holds_all).collect::<Vec<_>>();
                     (s.stop.unwrap_or(LogPos(tail)).min(LogPos(tail)), nodes)
                 })
             })
@@ -460,10 +465,10 @@ async fn filled_at(stage: &Stage<NodeHandles>, name: &str, from: LogPos, end: Lo
             let read = log.read(at..end, 64 * 1024, ReadFrom::LocalOnly);
             match stage.cluster.ask(&life, read).await {
                 Some(Ok(Ok(read))) => {
-                    for entry in &read.entries {
+                    for (at, entry) in read.records() {
                         stage.oracles.log.read(name, at.0, entry.op, &entry.payload);
-                        at = at.plus(1);
                     }
+                    at = read.next();
                 }
                 Some(Ok(Err(LogReadError::Trimmed(to)))) => at = at.max(to),
                 _ => break,
@@ -511,11 +516,11 @@ async fn read_whole(stage: &Stage<NodeHandles>, name: &str, host: usize) {
         };
         match got.await {
             Some(Ok(read)) => {
-                for entry in &read.entries {
-                    stage.oracles.log.read(name, next.0, entry.op, &entry.payload);
-                    content.insert(next.0, entry.op);
-                    next = next.plus(1);
+                for (at, entry) in read.records() {
+                    stage.oracles.log.read(name, at.0, entry.op, &entry.payload);
+                    content.insert(at.0, entry.op);
                 }
+                next = read.next();
             }
             Some(Err(LogReadError::Trimmed(to))) => {
                 stage.oracles.log.trimmed(name, to.0);

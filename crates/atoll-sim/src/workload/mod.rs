@@ -8,5 +8,6 @@ pub mod log;
 pub mod membership;
 pub mod native;
 pub mod register;
+pub mod striped;
 pub mod tables;
 pub mod zookeeper;
