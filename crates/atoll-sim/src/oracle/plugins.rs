@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use atoll_contract::plugin::{Protocol, Protocols};
 use atoll_contract::testing::{Chosen, Group, OnWire, Oracle, Violations, Who};
-use atoll_contract::{LogletId, Offset, OpId, Part};
+use atoll_contract::{LogletId, Offset, OpId, PartLoglet};
 use atoll_core::{Lsn, NodeId, Record, RoleKind};
 use bytes::Bytes;
 
@@ -47,7 +47,7 @@ impl Plugins {
     }
 
     /// Returns what a Loglet of this kind is made of.
-    fn parts(&self, kind: &str, config: &Bytes) -> Vec<Part> {
+    fn parts(&self, kind: &str, config: &Bytes) -> Vec<PartLoglet> {
         let protocol = self.protocols.iter().find(|protocol| protocol.name() == kind);
         protocol.map_or(Vec::new(), |protocol| protocol.parts(config))
     }

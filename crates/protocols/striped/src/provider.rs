@@ -1,5 +1,6 @@
 //! Creates striped Loglets, and answers for them by asking the providers of their stripes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Duties, Extent, Kinds, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset, PartLoglet,
-    PlanError, Progress, RoleOfKind, SealedConfig, Unavailability,
+    Duties, Evidence, Extent, Kinds, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset, Part,
+    PartLoglet, PlanError, Progress, Reason, RoleOfKind, SealedConfig, Trouble, Unavailability, Urgency,
 };
 use atoll_core::{BoxFuture, Encode, Env, NodeId};
 
@@ -116,6 +117,11 @@ struct Held {
     inner: Extent,
 }
 
+/// The name of a stripe. People count from 1.
+fn i_th(stripe: usize) -> String {
+    (stripe + 1).to_string()
+}
+
 impl LogletProvider for StripedProvider {
     fn kind(&self) -> &'static str {
         KIND
@@ -213,6 +219,34 @@ impl LogletProvider for StripedProvider {
     fn duties(&self, config: &Bytes) -> Duties {
         let parts = config::parse(config).map_or_else(|_| Vec::new(), |config| config.stripes);
         Duties::of_parts(parts.iter().map(|part| self.duties_of(part)))
+    }
+
+    fn parts(&self, config: &Bytes) -> Vec<Part> {
+        let stripes = config::parse(config).map_or_else(|_| Vec::new(), |config| config.stripes);
+        let part = |(i, part)| Part { name: i_th(i), duties: self.duties_of(part) };
+        stripes.iter().enumerate().map(part).collect()
+    }
+
+    fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason> {
+        let stripes = config::parse(config).ok()?.stripes;
+        // What appenders report does not say which stripe it is about.
+        let seen = Evidence { appends: None, ..*evidence };
+        let of_stripe = |(i, part): (usize, &PartLoglet)| {
+            let provider = self.kinds.provider(&part.kind).ok()?;
+            let reason = provider.reason_to_reconfigure(&part.config, &seen)?;
+            Some(Reason { words: format!("stripe {}: {}", i_th(i), reason.words), ..reason })
+        };
+        // The first one of the most urgent ones, so that all nodes find the same.
+        let found = stripes.iter().enumerate().filter_map(of_stripe).min_by_key(|r| Reverse(r.urgency));
+        found.or_else(|| match evidence.appends? {
+            Trouble::WrongSequencer | Trouble::SequencerFailed => {
+                let (node, _) = self.duties_of(stripes.first()?).sequencers().next()?;
+                let words =
+                    "appenders were refused by the sequencer of a stripe, which was restarted or fails";
+                Some(Reason::new(node, Urgency::AtOnce, words).node_may_stay())
+            }
+            Trouble::NoSequencer | Trouble::NoQuorum | Trouble::DiskFull => None,
+        })
     }
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {

@@ -388,8 +388,7 @@ impl Run {
     fn has_work(&self) -> bool {
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let flights = self.records.flights();
-        let ready =
-            |i: &Item| flights.is_empty() || !(i.may_be_below(start) || self.waits_for_its_client(i));
+        let ready = |i: &Item| flights.is_empty() || !(i.may_be_below(start) || self.waits_for_its_client(i));
         // What is to be sent again precedes the queue.
         self.has_room()
             && match self.records.waiting().front() {

@@ -113,7 +113,10 @@ impl Harness {
             }
             Of::Local => {
                 let node = NodeId(1 + i % self.nodes);
-                PartLoglet { kind: "local".into(), config: LocalConfig { node, storage: storage(node) }.to_bytes() }
+                PartLoglet {
+                    kind: "local".into(),
+                    config: LocalConfig { node, storage: storage(node) }.to_bytes(),
+                }
             }
         }
     }
