@@ -15,13 +15,14 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 11] = [
+const PROTOCOL_CRATES: [&str; 13] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
     "atoll-loglet-store",
     "atoll-pipeline",
     "atoll-sim",
+    "protocols/corfu",
     "protocols/file-register",
     "protocols/local",
     "protocols/native",
@@ -37,7 +38,15 @@ const LAYERS: [&[&str]; 10] = [
     &["atoll-client", "atoll-core"],
     &["atoll-contract", "atoll-net", "atoll-storage"],
     &["atoll-log", "atoll-loglet-store"],
-    &["atoll-db", "atoll-local", "atoll-native", "atoll-rmwpaxos", "atoll-striped", "atoll-trio"],
+    &[
+        "atoll-corfu",
+        "atoll-db",
+        "atoll-local",
+        "atoll-native",
+        "atoll-rmwpaxos",
+        "atoll-striped",
+        "atoll-trio",
+    ],
     &["atoll-file-register", "atoll-tables", "atoll-zookeeper"],
     &["atoll-door", "atoll-protocols"],
     &["atoll-door-cluster", "atoll-door-log", "atoll-door-tables", "atoll-door-zookeeper", "atoll-node"],
