@@ -9,7 +9,7 @@ use atoll_contract::LogletId;
 use atoll_core::{Decode, DecodeError, Encode, Format, Message, Reader, message, rpc};
 
 use crate::projection::Projection;
-use crate::roles::UNIT;
+use crate::roles::{SEQUENCER, UNIT};
 
 atoll_core::record! {
     /// The name of one append, by which its writer recognises its own write (C2, C17).
@@ -312,6 +312,112 @@ impl Message for Seen {
     }
 }
 
+atoll_core::record! {
+    /// Consecutive positions for some entries of an append.
+    #[derive(Copy)]
+    pub struct Granted {
+        /// The first position.
+        pub first: u64,
+        /// The number of entries.
+        pub count: u32,
+        /// Whether the positions are new. Otherwise, an earlier attempt of the same entries got them, and may have written there.
+        pub new: bool,
+    }
+}
+
+atoll_core::choice! {
+    /// What a sequencer answers.
+    pub enum Grant {
+        /// These positions, in the order of the entries.
+        0 = Granted {
+            /// The positions.
+            runs: Vec<Granted>
+        },
+        /// The sequencer is sealed to a higher epoch.
+        1 = Sealed {},
+        /// The receiver is not the sequencer of this epoch, or is another life of it (C11).
+        2 = NotSequencer {},
+        /// An earlier attempt of an entry may have got a position, too long ago to be remembered.
+        3 = Forgotten {},
+        /// The log is not known here: send the projection with the request.
+        4 = Unconfigured {},
+        /// The request is malformed.
+        5 = Invalid {},
+    }
+}
+
+message! {
+    /// Asks for positions, one or a batch of consecutive ones.
+    pub struct Take = 650 {
+        /// The log.
+        pub log: LogletId,
+        /// The projection, or empty.
+        pub config: Bytes,
+        /// The epoch.
+        pub epoch: u64,
+        /// How many; 0 only asks for the next position.
+        pub count: u32,
+    }
+}
+
+message! {
+    /// Asks for positions for named entries. The sequencer remembers which position an entry got.
+    pub struct TakeNamed = 651 {
+        /// The log.
+        pub log: LogletId,
+        /// The projection, or empty.
+        pub config: Bytes,
+        /// The epoch.
+        pub epoch: u64,
+        /// None of the entries is below this position.
+        pub not_below: u64,
+        /// Positions that the sender knows not to hold the entries that got them: the first one and the end of each range.
+        pub lost: Vec<(u64, u64)>,
+    }
+    + payload
+    /// A batch of the entries without their contents.
+    names
+}
+
+message! {
+    /// Starts the sequencer of an epoch, which was just installed.
+    pub struct Start = 652 {
+        /// The log.
+        pub log: LogletId,
+        /// The projection.
+        pub config: Bytes,
+        /// The first position to give out.
+        pub next: u64,
+    }
+}
+
+message! {
+    /// Ends the service of a sequencer in all epochs below this one.
+    pub struct StopTo = 653 {
+        /// The log.
+        pub log: LogletId,
+        /// The epoch.
+        pub epoch: u64,
+    }
+}
+
+message! {
+    /// The answer of a sequencer.
+    pub struct Grants = 654 {
+        /// What it grants.
+        pub grant: Grant,
+        /// Its epoch.
+        pub epoch: u64,
+        /// The next position that it will give out: an upper bound of the tail (C12).
+        pub next: u64,
+    }
+}
+
+rpc!(Take => Grants, SEQUENCER, Data);
+rpc!(TakeNamed => Grants, SEQUENCER, Data);
+rpc!(Start => Grants, SEQUENCER, Control);
+rpc!(StopTo => Grants, SEQUENCER, Control);
+
 rpc!(Write => UnitAnswer, UNIT, Data);
 rpc!(Fill => UnitAnswer, UNIT, Data);
 rpc!(Erase => UnitAnswer, UNIT, Control);
@@ -358,5 +464,10 @@ pub const FORMATS: &[Format] = &[
     Format::message::<UnitAnswer>(),
     Format::message::<Look>(),
     Format::message::<Seen>(),
+    Format::message::<Take>(),
+    Format::message::<TakeNamed>(),
+    Format::message::<Start>(),
+    Format::message::<StopTo>(),
+    Format::message::<Grants>(),
     Format::stored::<Projection>("Projection"),
 ];

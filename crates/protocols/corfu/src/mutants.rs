@@ -6,6 +6,16 @@ use atoll_core::testing::Listed;
 atoll_core::mutants! {
     /// A unit still serves the epoch before the one that it was sealed to.
     CORFU_C1 = "CorfuC1", caught by [];
+    /// A writer that finds its own write on a later unit takes it for another's, and appends the entry again.
+    CORFU_C2 = "CorfuC2", caught by [];
+    /// The sequencer counts before it gives out a position, so position 0 stays a hole.
+    CORFU_C4 = "CorfuC4", caught by [];
+    /// A reader takes what the head alone has.
+    CORFU_C6 = "CorfuC6", caught by [];
+    /// A writer that loses its answer in the middle of a chain takes another position.
+    CORFU_C7 = "CorfuC7", caught by [];
+    /// The tail is what was written somewhere, whether all below it is complete or not.
+    CORFU_C12 = "CorfuC12", caught by [];
     /// The unit counts only data as written when it says how far it was written.
     CORFU_C14 = "CorfuC14", caught by [];
     /// The epoch of a unit is not on its disk.

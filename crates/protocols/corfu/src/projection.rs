@@ -124,6 +124,8 @@ pub struct Projection {
     pub sequencer: (NodeId, Incarnation),
     /// The ranges, in order and without gaps. The first one starts at the first position that was not trimmed away.
     pub stretches: Vec<Stretch>,
+    /// The lives in which the nodes of units were when the projection was made. Units do not depend on it: whoever watches nodes does.
+    pub lives: Vec<(NodeId, Incarnation)>,
 }
 
 impl Stretch {
@@ -175,7 +177,12 @@ impl Projection {
         chains: Vec<Vec<UnitId>>,
     ) -> Self {
         let chains = chains.into_iter().map(|units| Chain { base: 0, units }).collect();
-        Projection { epoch, sequencer, stretches: vec![Stretch { start: 0, end: OPEN, stripe, chains }] }
+        Projection {
+            epoch,
+            sequencer,
+            stretches: vec![Stretch { start: 0, end: OPEN, stripe, chains }],
+            lives: Vec::new(),
+        }
     }
 
     /// Decodes and checks a projection.
@@ -301,6 +308,7 @@ impl Encode for Projection {
         self.epoch.encode(out);
         self.sequencer.encode(out);
         self.stretches.encode(out);
+        self.lives.encode(out);
     }
 }
 
@@ -311,6 +319,7 @@ impl Decode for Projection {
                 epoch: Decode::decode(from)?,
                 sequencer: Decode::decode(from)?,
                 stretches: Decode::decode(from)?,
+                lives: Decode::decode(from)?,
             }),
             n => Err(DecodeError::Invalid { what: "version of a projection", value: n.into(), allowed: "1" }),
         }

@@ -34,6 +34,8 @@ use disk::Disk;
 use reads::Pending;
 use space::Space;
 
+pub use serve::{MAX_COUNT, MAX_FILL};
+
 /// The limits of a unit.
 #[derive(Clone, Debug)]
 pub struct UnitOptions {

@@ -19,9 +19,9 @@ use crate::invariants;
 use crate::message::{Await, Erase, Fill, Probe, SealTo, TrimTo, UnitAnswer, Verdict, Write};
 
 /// The most addresses of one write.
-pub(crate) const MAX_COUNT: u32 = 16 * 1024;
+pub const MAX_COUNT: u32 = 16 * 1024;
 /// The most addresses of one fill.
-pub(crate) const MAX_FILL: u32 = 1 << 20;
+pub const MAX_FILL: u32 = 1 << 20;
 
 fn has_room(room: Room) -> Result<(), Verdict> {
     match room {

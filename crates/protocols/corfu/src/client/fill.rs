@@ -1,0 +1,128 @@
+//! Fills holes and completes partial chains (corfu.md §3, fill; C3, C13): the head decides, and what it has is copied down the chain.
+
+use bytes::Bytes;
+
+use atoll_core::Tick;
+use atoll_core::testing::hit;
+
+use super::{Client, Stop, View, refusal};
+use crate::message::{Fill, Look, Piece, Verdict, Write};
+use crate::projection::{Place, UnitId};
+use crate::unit::MAX_FILL;
+
+/// What is at some addresses of a unit: the pieces, and the contents of the writes among them.
+pub(crate) type Found = Vec<(Piece, Option<Bytes>)>;
+
+impl Client {
+    /// Makes positions complete: what the head of their chain has is on every unit, and what it does not have is junk on every unit. A
+    /// concurrent append either wins, and is completed, or loses.
+    pub async fn complete(&self, view: &View, from: u64, to: u64, until: Tick) -> Result<(), Stop> {
+        let mut at = from;
+        while at < to {
+            let place = view.projection.place(at).ok_or(Stop::Trimmed)?;
+            let count = place.run.min(to - at).min(u64::from(MAX_FILL));
+            self.complete_run(view, &place, count, until).await?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    async fn complete_run(
+        &self,
+        view: &View,
+        place: &Place<'_>,
+        count: u64,
+        until: Tick,
+    ) -> Result<(), Stop> {
+        let [head, rest @ ..] = place.chain.units.as_slice() else { return Ok(()) };
+        hit("corfu.fill");
+        self.junk(view, *head, place.addr, place.addr + count, until).await?;
+        let end = place.addr + count;
+        let mut at = place.addr;
+        while at < end && !rest.is_empty() {
+            let found = self.look(view, *head, at..end, self.options.step_bytes, until).await?;
+            for (piece, content) in found {
+                for unit in rest {
+                    self.copy(view, *unit, &piece, content.as_ref(), until).await?;
+                }
+                at = at.max(piece.span().1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns what is unwritten on one unit into junk.
+    pub(crate) async fn junk(
+        &self,
+        view: &View,
+        unit: UnitId,
+        first: u64,
+        end: u64,
+        until: Tick,
+    ) -> Result<(), Stop> {
+        let count = u32::try_from(end - first).unwrap_or(MAX_FILL);
+        let fill = Fill { log: self.log, config: Bytes::new(), epoch: view.epoch(), first, count };
+        match self.ask(view, unit, fill, until).await?.verdict {
+            Verdict::Done {} => Ok(()),
+            verdict => Err(refusal(&verdict)),
+        }
+    }
+
+    /// Returns what a unit has from an address on: at least one piece.
+    pub(crate) async fn look(
+        &self,
+        view: &View,
+        unit: UnitId,
+        range: std::ops::Range<u64>,
+        max_bytes: u32,
+        until: Tick,
+    ) -> Result<Found, Stop> {
+        let (log, epoch, from, to) = (self.log, view.epoch(), range.start, range.end);
+        let look = Look { log, config: Bytes::new(), epoch, from, to, max_bytes };
+        let seen = self.ask(view, unit, look, until).await?;
+        if seen.verdict != (Verdict::Done {}) {
+            return Err(refusal(&seen.verdict));
+        }
+        let mut contents = seen.contents.into_iter();
+        let with = |piece: Piece| match piece {
+            Piece::Data { .. } => {
+                let content = contents.next();
+                (piece, content)
+            }
+            _ => (piece, None),
+        };
+        let found: Found = seen.pieces.into_iter().map(with).collect();
+        if found.is_empty() { Err(super::NO_ANSWER) } else { Ok(found) }
+    }
+
+    /// Copies a piece of a unit to one that comes later in the chain. What is there already is the same.
+    pub(crate) async fn copy(
+        &self,
+        view: &View,
+        unit: UnitId,
+        piece: &Piece,
+        content: Option<&Bytes>,
+        until: Tick,
+    ) -> Result<(), Stop> {
+        let (first, end) = piece.span();
+        match (piece, content) {
+            (Piece::Data { first, count, token }, Some(data)) => {
+                let (log, epoch) = (self.log, view.epoch());
+                let (first, count, token, data) = (*first, *count, *token, data.clone());
+                let write = Write { log, config: Bytes::new(), epoch, first, count, token, data };
+                match self.ask(view, unit, write, until).await?.verdict {
+                    Verdict::Done {} | Verdict::Deleted {} => Ok(()),
+                    Verdict::Written { by } if by == Some(token) => Ok(()),
+                    Verdict::Written { .. } => {
+                        crate::invariants::never_two_contents(first);
+                        Err(super::NO_ANSWER)
+                    }
+                    verdict => Err(refusal(&verdict)),
+                }
+            }
+            // Junk that the head has deleted was complete, or its trim raced this chain: later units still need it (C3).
+            (Piece::Junk { .. } | Piece::Deleted { .. }, _) => self.junk(view, unit, first, end, until).await,
+            _ => Ok(()),
+        }
+    }
+}
