@@ -5,22 +5,51 @@
 //! | storage unit (§2.1, Figure 2): a sparse write-once address space, seal by epoch, junk, delete, trim | `unit/` |
 //! | sequencer (§2.4): positions one by one and in batches; soft state | `sequencer.rs` |
 //! | projection (§2.2) | `projection.rs` |
+//! | append by chain replication with f + 1 units (§2.3) | `client/write.rs`, `loglet/append.rs` |
+//! | fill (§2.3) and the policy for holes | `client/fill.rs`, `loglet/check_tail.rs` |
+//! | read: any replica of what is known to be complete, else the tail of the chain | `loglet/read.rs` |
+//! | check: the tail | `client/tail.rs`, `loglet/check_tail.rs` |
+//! | trim | `loglet/trim.rs` |
+//! | reconfiguration (§2.2, Figure 3): here by the virtual log, which seals and extends | `loglet/seal.rs` |
+//! | (placement) | `plan.rs` |
+//! | (copies for reconfigModify) | `rebuild.rs`, `loglet/back_fill.rs` |
+//!
+//! # Departures from the paper and the notes, and why
+//!
+//! - *One write covers the consecutive positions of a batch.* A unit takes all of its addresses or none, with one record in its journal, so a
+//!   batch costs one message for each unit of the chain, not one for each entry.
+//! - *Positions have no fixed size.* A record is as long as its content.
+//! - *The sequencer of a Loglet remembers which entry got which position*, because a client's retry may come through another node.
+//! - *The holes of a sealed Loglet are part of what is installed*, see `loglet/seal.rs`. The notes resolve them later, at the first of the
+//!   installed units; then a reader would depend on that unit.
+//! - *A unit is bound to the life of its node, as the sequencer is*: appends need every unit of a chain, so the handling of failures must
+//!   replace one that is gone or was restarted at once (`provider.rs`, `duties`). A unit that was restarted could still serve.
+//! - *keeps_order is false*: an append whose position was filled takes a later one, so a later append may overtake it.
 //!
 //! # Not offered yet
 //!
-//! Clients, reconfiguration, the Loglet.
+//! Reconfiguration inside CORFU (a unit or a sequencer replaced in place, ranges extended and merged), clients of the paper's own interface,
+//! appends without a sequencer. A Loglet whose sequencer is gone is sealed, and another one follows. The paper's applications (§4).
 
 pub mod client;
 pub mod intervals;
 mod invariants;
+pub mod loglet;
 pub mod message;
 pub mod mutants;
+mod plan;
+mod plugin;
 pub mod projection;
+mod provider;
+mod rebuild;
 pub mod roles;
 mod sequencer;
 pub mod unit;
 
 pub use client::ClientOptions;
+pub use loglet::CorfuLoglet;
+pub use plugin::CorfuPlugin;
 pub use projection::{Chain, Projection, ProjectionError, Stretch, UnitId};
+pub use provider::{CorfuProvider, KIND, SEQUENCER_ROLE, UNIT_ROLE};
 pub use sequencer::{Sequencer, SequencerOptions};
 pub use unit::{Unit, UnitOptions};
