@@ -80,15 +80,15 @@ impl LogletHarness for Harness {
 
 #[test]
 fn a_chain_of_two_passes_the_suite() {
-    loglet::all(&mut Harness::new(3, 1, &[&[1, 2]]), 0..0);
+    loglet::all(&mut Harness::new(3, 1, &[&[1, 2]]), 0..60);
 }
 
 #[test]
 fn two_chains_and_a_sequencer_of_its_own_pass_the_suite() {
-    loglet::all(&mut Harness::new(5, 5, &[&[1, 2], &[3, 4]]), 0..0);
+    loglet::all(&mut Harness::new(5, 5, &[&[1, 2], &[3, 4]]), 0..60);
 }
 
 #[test]
 fn a_single_unit_passes_the_suite() {
-    loglet::all(&mut Harness::new(2, 1, &[&[1]]), 0..0);
+    loglet::all(&mut Harness::new(2, 1, &[&[1]]), 0..60);
 }

@@ -142,7 +142,8 @@ impl<'a> Append<'a> {
             let Some(place) = s.open.projection.place(at) else { return Err(failed(Stop::Trimmed)) };
             let count = place.run.min(end - at) as u32;
             let data = self.batch.slice(self.done, self.done + count as usize).bytes().clone();
-            let mut wrote = s.client.write_chain(&s.open, at, count, self.token(), &data, self.until).await;
+            let until = if mutant(mutants::CORFU_C7) { s.client.env.now() } else { self.until };
+            let mut wrote = s.client.write_chain(&s.open, at, count, self.token(), &data, until).await;
             if mutant(mutants::CORFU_C7) && matches!(wrote, Wrote::Unfinished(_)) {
                 wrote = Wrote::Lost;
             }

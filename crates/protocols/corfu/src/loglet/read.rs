@@ -41,6 +41,10 @@ impl CorfuLoglet {
         let until = s.client.op_end();
         let max_bytes = u32::try_from(max_bytes).unwrap_or(u32::MAX).max(1);
         let mut sealed = self.end().is_some();
+        if !sealed && range.start >= s.tails.tail() && from == ReadFrom::LocalOnly {
+            // This node's unit may not be a tail, which alone knows what is complete.
+            self.learn_complete().await;
+        }
         loop {
             let got = self.read_once(&range, max_bytes, from, sealed).await;
             match got {
@@ -61,6 +65,15 @@ impl CorfuLoglet {
                 Err(Err(error)) => return Err(error),
             }
             s.client.env.sleep(s.client.env.jitter(s.client.options.retry * 2)).await;
+        }
+    }
+
+    async fn learn_complete(&self) {
+        let s = &self.0;
+        if let Ok(tails) = s.client.probe(&s.open).await
+            && tails.is_whole(&s.open)
+        {
+            s.tails.learn(Offset(tails.complete_below(&s.open)));
         }
     }
 
@@ -87,7 +100,9 @@ impl CorfuLoglet {
                 if at >= end.tail {
                     return Err(ReadError::BeyondTail(Offset(at)));
                 }
-                (&s.closed, end.members(place.chain).collect::<Vec<_>>(), end.next_hole(at))
+                // Units that were not sealed in time may have writes that are holes now, and only those: a position that is no hole has the
+                // same content wherever it is (K2).
+                (&s.closed, place.chain.units.clone(), end.next_hole(at))
             }
             None if sealed && !known => return Err(NO_COPY),
             None if sealed => (&s.closed, place.chain.units.clone(), s.tails.tail().0),

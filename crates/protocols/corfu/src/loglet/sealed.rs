@@ -15,7 +15,8 @@ const FORMAT: u8 = 1;
 pub struct SealedAt {
     /// The end: the position above every one on the units.
     pub tail: u64,
-    /// The units that were sealed. Each has everything below the tail except the holes. Readers use no others (C8).
+    /// The units that were sealed. Each has everything below the tail except the holes. Others may lack something, and what they have at a
+    /// hole does not count (C8).
     pub units: Vec<UnitId>,
     /// The positions below the tail that none of the units has: the first one and the end of each range. They are junk.
     pub holes: Vec<(u64, u64)>,

@@ -1,6 +1,8 @@
 //! The test cluster with a unit and a sequencer on every node.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use atoll_contract::conformance::cluster;
 use atoll_core::*;
 use atoll_corfu::roles::{SEQUENCER, UNIT};
@@ -20,7 +22,13 @@ pub fn new(nodes: u32, seed: u64) -> Cluster {
 }
 
 pub fn provider(c: &Cluster, at: u32) -> CorfuProvider {
-    CorfuProvider::new(c.env(at), c.directory(), ClientOptions::default())
+    let options = ClientOptions {
+        append_timeout: Duration::from_millis(400),
+        round_timeout: Duration::from_millis(60),
+        op_timeout: Duration::from_secs(2),
+        ..ClientOptions::default()
+    };
+    CorfuProvider::new(c.env(at), c.directory(), options)
 }
 
 /// Returns a projection with these chains, and the sequencer on a node in its current life.
