@@ -44,6 +44,8 @@ mod provider;
 mod rebuild;
 pub mod roles;
 mod sequencer;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod unit;
 
 pub use client::ClientOptions;

@@ -55,6 +55,11 @@ impl Protocol for CorfuPlugin {
         mutants::COVERAGE
     }
 
+    #[cfg(feature = "testing")]
+    fn oracle(&self) -> Option<Box<dyn atoll_contract::testing::Oracle>> {
+        Some(crate::testing::oracle())
+    }
+
     fn set(&mut self, setting: &str, value: u64) -> bool {
         match setting {
             "step_bytes" => set_to(&mut self.clients.step_bytes, value),
