@@ -10,14 +10,16 @@
 //! | read: any replica of what is known to be complete, else the tail of the chain | `loglet/read.rs` |
 //! | check: the tail | `client/tail.rs`, `loglet/check_tail.rs` |
 //! | trim | `loglet/trim.rs` |
-//! | reconfiguration (§2.2, Figure 3): here by the virtual log, which seals and extends | `loglet/seal.rs` |
+//! | reconfiguration (§2.2, Figure 3): of a Loglet, by the virtual log | `loglet/seal.rs` |
+//! | reconfiguration inside CORFU: units and sequencers replaced, ranges extended and merged, rebuild | `log/reconfigure.rs`, `log/changes.rs` |
+//! | the paper's interface (Figure 1), appends without a sequencer (§2.4) | `log/append.rs`, `log/read.rs` |
 //! | (placement) | `plan.rs` |
 //! | (copies for reconfigModify) | `rebuild.rs`, `loglet/back_fill.rs` |
 //!
 //! # Departures from the paper and the notes, and why
 //!
-//! - *One write covers the consecutive positions of a batch.* A unit takes all of its addresses or none, with one record in its journal, so a
-//!   batch costs one message for each unit of the chain, not one for each entry.
+//! - *One write covers the consecutive positions of a batch.* A unit takes all of its addresses or none, with one record in its journal, so
+//!   a batch costs one message for each unit of the chain, not one for each entry.
 //! - *Positions have no fixed size.* A record is as long as its content.
 //! - *The sequencer of a Loglet remembers which entry got which position*, because a client's retry may come through another node.
 //! - *The holes of a sealed Loglet are part of what is installed*, see `loglet/seal.rs`. The notes resolve them later, at the first of the
@@ -28,12 +30,15 @@
 //!
 //! # Not offered yet
 //!
-//! Reconfiguration inside CORFU (a unit or a sequencer replaced in place, ranges extended and merged), clients of the paper's own interface,
-//! appends without a sequencer. A Loglet whose sequencer is gone is sealed, and another one follows. The paper's applications (§4).
+//! - A node runs no CORFU Loglets yet: the crate is not in the list of protocols.
+//! - Merging by moving data (§2.6): ranges merge only if each position keeps its place.
+//! - Metrics and verbs for the paper's interface, a gRPC service for it, and the paper's applications (§4).
+//! - An exhaustive check of a small configuration.
 
 pub mod client;
 pub mod intervals;
 mod invariants;
+pub mod log;
 pub mod loglet;
 pub mod message;
 pub mod mutants;
@@ -49,6 +54,7 @@ pub mod testing;
 pub mod unit;
 
 pub use client::ClientOptions;
+pub use log::CorfuLog;
 pub use loglet::CorfuLoglet;
 pub use plugin::CorfuPlugin;
 pub use projection::{Chain, Projection, ProjectionError, Stretch, UnitId};

@@ -36,8 +36,8 @@ pub struct ClientOptions {
     pub round_timeout: Duration,
     /// Pause between two attempts, with jitter.
     pub retry: Duration,
-    /// How long a position below the tail may be a hole before it is filled. Too short: slow appends lose their positions. Too long: readers
-    /// wait.
+    /// How long a position below the tail may be a hole before it is filled. Too short: slow appends lose their positions. Too long:
+    /// readers wait.
     pub fill_timeout: Duration,
     /// How long a seal waits for more units than it needs.
     pub seal_grace: Duration,

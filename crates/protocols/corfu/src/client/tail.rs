@@ -17,8 +17,8 @@ pub struct Tails {
 }
 
 impl Client {
-    /// Asks all units of the last range for their state, and waits for all of them. An error is what one of them refused with; units that do
-    /// not answer are left out.
+    /// Asks all units of the last range for their state, and waits for all of them. An error is what one of them refused with; units that
+    /// do not answer are left out.
     pub async fn probe(&self, view: &View) -> Result<Tails, Stop> {
         let stretch = view.projection.active();
         let mut calls = Vec::new();
@@ -65,6 +65,12 @@ impl Tails {
     pub fn is_whole(&self, view: &View) -> bool {
         let units = view.projection.active().chains.iter().flat_map(|chain| &chain.units);
         units.into_iter().all(|unit| self.answers.contains_key(unit))
+    }
+
+    /// Returns whether a unit of each chain of the last range has answered. That is enough to be above everything that is complete.
+    pub fn covers(&self, view: &View) -> bool {
+        let chains = &view.projection.active().chains;
+        chains.iter().all(|chain| chain.units.iter().any(|unit| self.answers.contains_key(unit)))
     }
 
     /// Returns the position above every one that is readable: the highest one on the tail of a chain. Everything acknowledged is below it.

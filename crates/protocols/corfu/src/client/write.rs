@@ -26,8 +26,8 @@ pub enum Wrote {
 }
 
 impl Client {
-    /// Writes consecutive positions, which must be at consecutive addresses of one chain ([`crate::projection::Place::run`]). Units that have
-    /// the same write already, because it was sent before or a filler completed it, count as written (C2).
+    /// Writes consecutive positions, which must be at consecutive addresses of one chain ([`crate::projection::Place::run`]).
+    /// Units that have the same write already, because it was sent before or a filler completed it, count as written (C2).
     pub async fn write_chain(
         &self,
         view: &View,

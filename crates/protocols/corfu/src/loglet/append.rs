@@ -175,8 +175,8 @@ impl<'a> Append<'a> {
         }
     }
 
-    /// An earlier attempt got positions for the next entries: settles what is there. Only if it is not these entries, and never will be, may
-    /// they get other positions.
+    /// An earlier attempt got positions for the next entries: settles what is there. Only if it is not these entries, and never will be,
+    /// may they get other positions.
     async fn confirm(&mut self, run: Granted) -> Result<(), Halt> {
         hit("corfu.append.retry");
         let s = self.shared;

@@ -1,5 +1,5 @@
-//! Back-fill (X7): a unit that was away fetches what it lacks of a sealed Loglet from the other units of its chain. What none of them has is
-//! a hole; the unit records it as junk if the end that was installed says so.
+//! Back-fill (X7): a unit that was away fetches what it lacks of a sealed Loglet from the other units of its chain. What none of them has
+//! is a hole; the unit records it as junk if the end that was installed says so.
 
 use atoll_core::testing::hit;
 

@@ -1,7 +1,7 @@
 //! seal, and checkTail of a sealed Loglet (corfu.md §7).
 //!
-//! One sealed unit of a chain is enough to end appends on it, because an append needs all of them. So a seal tolerates the loss of all units
-//! but one of each chain.
+//! One sealed unit of a chain is enough to end appends on it, because an append needs all of them. So a seal tolerates the loss of all
+//! units but one of each chain.
 //!
 //! # Departure from the notes
 //!

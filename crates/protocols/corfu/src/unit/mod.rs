@@ -89,8 +89,8 @@ impl Unit {
         }
     }
 
-    /// Returns the log if the unit serves it in this epoch. Creates it if the message carries a projection that names this unit. A tombstone
-    /// comes first: a deleted log takes nothing, whatever the message carries.
+    /// Returns the log if the unit serves it in this epoch. Creates it if the message carries a projection that names this unit. A
+    /// tombstone comes first: a deleted log takes nothing, whatever the message carries.
     fn admit(
         &mut self,
         log: LogletId,
