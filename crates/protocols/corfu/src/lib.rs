@@ -14,6 +14,7 @@
 //! | reconfiguration inside CORFU: units and sequencers replaced, ranges extended and merged, rebuild | `log/reconfigure.rs`, `log/changes.rs` |
 //! | the paper's interface (Figure 1), appends without a sequencer (§2.4) | `log/append.rs`, `log/read.rs` |
 //! | (placement) | `plan.rs` |
+//! | (when another Loglet must follow) | `reasons.rs` |
 //! | (copies for reconfigModify) | `rebuild.rs`, `loglet/back_fill.rs` |
 //!
 //! # Departures from the paper and the notes, and why
@@ -46,6 +47,7 @@ mod plan;
 mod plugin;
 pub mod projection;
 mod provider;
+mod reasons;
 mod rebuild;
 pub mod roles;
 mod sequencer;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset,
-    PlanError, Progress, ReadError, ReadFrom, RoleOfKind, SealedConfig, Unavailability,
+    Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
+    Offset, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, SealedConfig, Unavailability,
 };
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
@@ -22,6 +22,7 @@ use crate::client::ClientOptions;
 use crate::loglet::CorfuLoglet;
 use crate::loglet::sealed::SealedAt;
 use crate::projection::{Projection, ProjectionError};
+use crate::reasons;
 use crate::rebuild::Copying;
 use crate::roles::UNIT;
 
@@ -234,8 +235,11 @@ impl LogletProvider for CorfuProvider {
     }
 
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
-        let Ok(projection) = parse(config) else { return false };
-        projection.active().chains.iter().all(|chain| chain.units.iter().any(|unit| reached(unit.0)))
+        parse(config).is_ok_and(|projection| reasons::can_seal(&projection, reached))
+    }
+
+    fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason> {
+        reasons::reason(&parse(config).ok()?, evidence)
     }
 
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
