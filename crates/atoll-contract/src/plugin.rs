@@ -11,6 +11,7 @@ use atoll_core::testing::{Listed, Mutant};
 use atoll_core::{BoxFuture, Directory, Env, Format, NodeCore, RoleKind, StorageId};
 
 use crate::cluster::Cluster;
+use crate::keyspace::KeyspaceProvider;
 use crate::loglet::{Duties, Kinds, LogletProvider, PartLoglet};
 use crate::register::ClusterRegisters;
 
@@ -44,6 +45,8 @@ pub struct Installed {
     pub loglets: Option<Arc<dyn LogletProvider>>,
     /// Its registers, if it has any.
     pub registers: Option<Arc<dyn ClusterRegisters>>,
+    /// Creates its keyspaces, if it has any.
+    pub keyspaces: Option<Arc<dyn KeyspaceProvider>>,
     /// Procedures to start once the node has recovered.
     pub procedures: Vec<Procedure>,
 }

@@ -1,0 +1,217 @@
+//! Keyspaces by name. A register for each name holds the layout of the keyspace, so that all nodes agree on which one has the name.
+//!
+//! A deletion takes three steps: the layout is marked as being deleted, the replicas are deleted, and the layout is marked as deleted. From
+//! the first step on, nobody opens the keyspace. If the node that deletes dies after it, [`Catalog::tend`] on any node, or the next
+//! creation with this name, does the rest. A creation that dies leaves a layout without replicas, which the first client provides.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use atoll_core::{Decode, DecodeError, Encode, Env};
+
+use super::{
+    Keyspace, KeyspaceError, KeyspacePlanError, KeyspaceProvider, KeyspaceSpec, Layout, LayoutState,
+};
+use crate::register::{MAX_NAME_BYTES, MAX_VALUE_BYTES, Nonce, RegisterError, Registers, Version, Written};
+
+/// The names of the registers of keyspaces start with this.
+pub const REGISTER_PREFIX: &str = "keyspace/";
+
+/// Why a keyspace was not created, opened or deleted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogError {
+    /// There is no layout for the specification. Nothing was changed.
+    #[error(transparent)]
+    Plan(#[from] KeyspacePlanError),
+    /// No keyspace has this name.
+    #[error("there is no keyspace {0:?}")]
+    NotThere(String),
+    /// A keyspace has this name already. Nothing was changed.
+    #[error("there is a keyspace {0:?} already")]
+    Exists(String),
+    /// The keyspace is being deleted.
+    #[error("the keyspace {0:?} is being deleted")]
+    Deleting(String),
+    /// A name must have 1 to 200 printable bytes.
+    #[error("{0:?} is no name for a keyspace: 1 to 200 bytes without control characters are allowed")]
+    InvalidName(String),
+    /// The layout is too long for a register. Nothing was changed.
+    #[error("the layout has {0} bytes; at most {MAX_VALUE_BYTES} are allowed: use fewer shards")]
+    TooManyShards(usize),
+    /// The layout in the register cannot be decoded.
+    #[error("the layout of the keyspace {name:?} is not readable: {error}")]
+    Unreadable {
+        /// The keyspace.
+        name: String,
+        /// What is wrong.
+        error: DecodeError,
+    },
+    /// The register of the name cannot be used now.
+    #[error("the register of the keyspace: {0}")]
+    Register(#[from] RegisterError),
+    /// The replicas could not be told. The layout was written: try again to complete the operation.
+    #[error("the replicas: {0}")]
+    Replicas(#[from] KeyspaceError),
+}
+
+/// The longest name of a keyspace, in bytes.
+const MAX_KEYSPACE_NAME: usize = 200;
+const _: () = assert!(MAX_KEYSPACE_NAME + REGISTER_PREFIX.len() <= MAX_NAME_BYTES);
+
+/// The keyspaces of a cluster, as one node sees them. Cheap to clone.
+#[derive(Clone)]
+pub struct Catalog {
+    env: Env,
+    registers: Arc<dyn Registers>,
+    providers: BTreeMap<&'static str, Arc<dyn KeyspaceProvider>>,
+}
+
+impl fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Catalog").field("engines", &self.providers.keys()).finish_non_exhaustive()
+    }
+}
+
+fn check_name(name: &str) -> Result<(), CatalogError> {
+    let fits = !name.is_empty() && name.len() <= MAX_KEYSPACE_NAME && !name.chars().any(char::is_control);
+    if fits { Ok(()) } else { Err(CatalogError::InvalidName(name.chars().take(80).collect())) }
+}
+
+impl Catalog {
+    /// Returns the keyspaces in these registers, of these engines.
+    pub fn new(
+        env: Env,
+        registers: Arc<dyn Registers>,
+        providers: impl IntoIterator<Item = Arc<dyn KeyspaceProvider>>,
+    ) -> Self {
+        let providers = providers.into_iter().map(|provider| (provider.engine(), provider)).collect();
+        Catalog { env, registers, providers }
+    }
+
+    fn provider(&self, engine: &str) -> Result<&Arc<dyn KeyspaceProvider>, CatalogError> {
+        let known = || self.providers.keys().copied().collect::<Vec<_>>().join(", ");
+        let unknown = || KeyspacePlanError::UnknownEngine { wanted: engine.to_owned(), known: known() };
+        self.providers.get(engine).ok_or_else(|| unknown().into())
+    }
+
+    /// Returns the version of the register of a name, and the layout in it.
+    async fn read(&self, name: &str) -> Result<(Version, Option<Layout>), CatalogError> {
+        check_name(name)?;
+        let got = self.registers.register(&format!("{REGISTER_PREFIX}{name}")).read().await?;
+        if got.version == Version(0) {
+            return Ok((got.version, None));
+        }
+        let layout = Layout::from_bytes(got.value)
+            .map_err(|error| CatalogError::Unreadable { name: name.to_owned(), error })?;
+        Ok((got.version, Some(layout)))
+    }
+
+    /// Writes a layout. Returns false if somebody else has written in the meantime.
+    async fn write(&self, name: &str, at: Version, layout: &Layout) -> Result<bool, CatalogError> {
+        let value: Bytes = layout.to_bytes();
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(CatalogError::TooManyShards(value.len()));
+        }
+        let nonce = Nonce(u128::from(self.env.random()) << 64 | u128::from(self.env.random()));
+        let register = self.registers.register(&format!("{REGISTER_PREFIX}{name}"));
+        Ok(matches!(register.write_if(at, value, nonce).await?, Written::Yes(_)))
+    }
+
+    /// Creates a keyspace and returns its layout. If the outcome is unknown, the keyspace may be there: open it.
+    pub async fn create(&self, name: &str, spec: &KeyspaceSpec) -> Result<Layout, CatalogError> {
+        loop {
+            let (version, now) = self.read(name).await?;
+            match now {
+                Some(rest) if rest.state == LayoutState::Deleting => {
+                    self.finish_delete(name, version, rest).await?;
+                    continue;
+                }
+                Some(rest) if rest.state != LayoutState::Deleted => {
+                    return Err(CatalogError::Exists(name.to_owned()));
+                }
+                _ => {}
+            }
+            let provider = self.provider(&spec.engine)?;
+            let layout = provider.plan(spec).await?;
+            if self.write(name, version, &layout).await? {
+                // Replicas that do not hear of it now learn of it from the first client.
+                let _ = provider.provision(&layout).await;
+                return Ok(layout);
+            }
+        }
+    }
+
+    /// Returns the layout of a keyspace.
+    pub async fn layout(&self, name: &str) -> Result<Layout, CatalogError> {
+        match self.read(name).await?.1 {
+            None => Err(CatalogError::NotThere(name.to_owned())),
+            Some(layout) => match layout.state {
+                LayoutState::Deleted => Err(CatalogError::NotThere(name.to_owned())),
+                LayoutState::Deleting => Err(CatalogError::Deleting(name.to_owned())),
+                LayoutState::Normal | LayoutState::Copying => Ok(layout),
+            },
+        }
+    }
+
+    /// Returns a handle to a keyspace.
+    pub async fn open(&self, name: &str) -> Result<Arc<dyn Keyspace>, CatalogError> {
+        let layout = self.layout(name).await?;
+        Ok(self.provider(&layout.engine)?.open(&layout))
+    }
+
+    /// Deletes a keyspace, or completes its deletion. It is gone once this returns, and refuses everything from the first step on.
+    pub async fn delete(&self, name: &str) -> Result<(), CatalogError> {
+        loop {
+            let (version, now) = self.read(name).await?;
+            let Some(mut layout) = now.filter(|layout| layout.state != LayoutState::Deleted) else {
+                return Err(CatalogError::NotThere(name.to_owned()));
+            };
+            if layout.state == LayoutState::Deleting {
+                return self.finish_delete(name, version, layout).await;
+            }
+            layout.state = LayoutState::Deleting;
+            self.write(name, version, &layout).await?;
+        }
+    }
+
+    /// Deletes the replicas of a keyspace that is being deleted, and then marks it as deleted.
+    async fn finish_delete(&self, name: &str, at: Version, mut layout: Layout) -> Result<(), CatalogError> {
+        self.provider(&layout.engine)?.delete(&layout).await?;
+        layout.state = LayoutState::Deleted;
+        // If somebody else has written, then a rival has completed the same deletion.
+        self.write(name, at, &layout).await?;
+        Ok(())
+    }
+
+    /// Lists the names of the keyspaces that are there, in order.
+    pub async fn names(&self) -> Result<Vec<String>, CatalogError> {
+        let mut names = Vec::new();
+        for listed in self.registers.list(REGISTER_PREFIX).await? {
+            let Some(name) = listed.name.strip_prefix(REGISTER_PREFIX) else { continue };
+            match self.layout(name).await {
+                Ok(_) => names.push(name.to_owned()),
+                Err(CatalogError::NotThere(_) | CatalogError::Deleting(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
+    }
+
+    /// Completes deletions that died half-way. Returns how many it has completed. Call it from time to time on one node.
+    pub async fn tend(&self) -> Result<usize, CatalogError> {
+        let mut completed = 0;
+        for listed in self.registers.list(REGISTER_PREFIX).await? {
+            let Some(name) = listed.name.strip_prefix(REGISTER_PREFIX) else { continue };
+            if let (version, Some(layout)) = self.read(name).await?
+                && layout.state == LayoutState::Deleting
+            {
+                self.finish_delete(name, version, layout).await?;
+                completed += 1;
+            }
+        }
+        Ok(completed)
+    }
+}
