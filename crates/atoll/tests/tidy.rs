@@ -15,13 +15,14 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 13] = [
+const PROTOCOL_CRATES: [&str; 14] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
     "atoll-loglet-store",
     "atoll-pipeline",
     "atoll-sim",
+    "protocols/bizur",
     "protocols/corfu",
     "protocols/file-register",
     "protocols/local",

@@ -1,0 +1,380 @@
+//! The client of a keyspace: finds the leader of a key's shard, retries what is safe to retry, and says what may have happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_contract::OpId;
+use atoll_contract::keyspace::{
+    Attempt, Change, Changed, Floor, Guard, Held, KeyPlace, KeyVersion, Keyspace, KeyspaceError, Layout,
+    Limits, ListFrom, Page, Unavailability,
+};
+use atoll_core::sync::lock;
+use atoll_core::testing::hit;
+use atoll_core::{BoxFuture, CallError, Env, NodeId};
+use bytes::Bytes;
+
+use crate::bucket::{MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::message::{Answer, Ask, Create, Question, ShardConfig, ShardKey, wire_change};
+use crate::provider::{ENGINE, shards_of};
+
+/// Intervals of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// How long an attempt waits for its answer. Too small: slow leaders are asked twice. Too large: dead ones are noticed late.
+    pub attempt: Duration,
+    /// How long an operation is retried before it fails.
+    pub patience: Duration,
+    /// Mean pause before a retry.
+    pub pause: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions {
+            attempt: Duration::from_millis(150),
+            patience: Duration::from_secs(3),
+            pause: Duration::from_millis(8),
+        }
+    }
+}
+
+/// The most keys of one read.
+const MAX_KEYS: usize = 256;
+/// The most keys in a page of a listing.
+const MAX_PAGE_KEYS: usize = 1000;
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The node that last answered as the leader of a shard.
+    leaders: BTreeMap<u32, NodeId>,
+    /// Clocks of buckets that have been shown: floors of later writes.
+    floors: BTreeMap<KeyPlace, u64>,
+    /// Replicas of which is known that they have lost their memory: shard and position.
+    gone: BTreeSet<(u32, usize)>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    env: Env,
+    layout: Layout,
+    options: ClientOptions,
+    known: Mutex<Known>,
+}
+
+/// A keyspace on Bizur, as a node sees it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct BizurKeyspace(Arc<Inner>);
+
+/// An operation that got no answer.
+struct NoAnswer {
+    why: Unavailability,
+    /// Whether an attempt may have reached the leader.
+    maybe: bool,
+}
+
+/// Where the next attempt goes.
+struct Aim {
+    node: NodeId,
+    /// Whether the receiver should lead, because the leader that it believes in did not answer.
+    insist: bool,
+}
+
+impl BizurKeyspace {
+    /// Returns a handle to the keyspace with this layout.
+    pub fn new(env: Env, layout: Layout, options: ClientOptions) -> Self {
+        BizurKeyspace(Arc::new(Inner { env, layout, options, known: Mutex::default() }))
+    }
+
+    /// Returns the node that last led a shard.
+    pub fn leader(&self, shard: u32) -> Option<NodeId> {
+        lock(&self.0.known).leaders.get(&shard).copied()
+    }
+
+    fn nodes(&self, shard: u32) -> Vec<NodeId> {
+        let replicas = self.0.layout.shards.get(shard as usize).map(|s| &s.replicas[..]).unwrap_or_default();
+        replicas.iter().map(|replica| replica.node).collect()
+    }
+
+    /// Asks the leader of a shard, whichever node that is, until there is an answer. `question` gets whether an earlier attempt may have
+    /// reached a leader; the result says so, too.
+    async fn ask(
+        &self,
+        shard: u32,
+        mut maybe: bool,
+        is_write: bool,
+        question: impl Fn(bool) -> Question,
+    ) -> Result<(Answer, bool), NoAnswer> {
+        let (env, options) = (&self.0.env, self.0.options);
+        let nodes = self.nodes(shard);
+        let key = ShardKey { keyspace: self.0.layout.id, epoch: self.0.layout.epoch, shard };
+        let until = env.now().after(options.patience);
+        let mut aim = Aim { node: self.leader(shard).unwrap_or(nodes[0]), insist: false };
+        let mut why = Unavailability::NoQuorum;
+        let mut failed: Option<NodeId> = None;
+        loop {
+            let ask = Ask { shard: key, insist: aim.insist, question: question(maybe) };
+            match env.within(options.attempt, env.call(aim.node, ask)).await {
+                Ok(Ok(reply)) => match reply.answer {
+                    Answer::NotLeader { leader } => {
+                        let leader = leader.map(NodeId).filter(|n| nodes.contains(n) && Some(*n) != failed);
+                        aim = match leader {
+                            Some(leader) if leader != aim.node => Aim { node: leader, insist: false },
+                            _ => Aim { node: next(&nodes, aim.node), insist: failed.is_some() },
+                        };
+                    }
+                    Answer::Unknown {} => maybe |= is_write,
+                    Answer::Absent {} => {
+                        if !self.create(aim.node).await {
+                            let position = nodes.iter().position(|n| *n == aim.node).unwrap_or(0);
+                            lock(&self.0.known).gone.insert((shard, position));
+                            aim = Aim { node: next(&nodes, aim.node), insist: true };
+                        }
+                    }
+                    Answer::Dropped {} => return Err(NoAnswer { why: Unavailability::Gone, maybe }),
+                    Answer::StorageFailed {} => {
+                        (why, failed) = (Unavailability::StorageFailed, Some(aim.node));
+                        aim = Aim { node: next(&nodes, aim.node), insist: true };
+                    }
+                    Answer::DiskFull {} => why = Unavailability::DiskFull,
+                    Answer::Busy {} => why = Unavailability::Busy,
+                    answer => {
+                        lock(&self.0.known).leaders.insert(shard, aim.node);
+                        return Ok((answer, maybe));
+                    }
+                },
+                Ok(Err(CallError::NotSent(_))) => {
+                    failed = Some(aim.node);
+                    aim = Aim { node: next(&nodes, aim.node), insist: true };
+                }
+                Ok(Err(_)) | Err(_) => {
+                    hit("bizur.client.no_answer");
+                    maybe |= is_write;
+                    failed = Some(aim.node);
+                    aim = Aim { node: next(&nodes, aim.node), insist: true };
+                }
+            }
+            if self.lost_majority(shard) {
+                hit("bizur.client.lost_majority");
+                return Err(NoAnswer { why: Unavailability::LostMajority, maybe });
+            }
+            if env.now() >= until {
+                return Err(NoAnswer { why, maybe });
+            }
+            env.sleep(env.jitter(options.pause)).await;
+        }
+    }
+
+    /// Returns whether a majority of the replicas of a shard has lost its memory. Then nobody ever leads the shard again.
+    fn lost_majority(&self, shard: u32) -> bool {
+        let Some(placement) = self.0.layout.shards.get(shard as usize) else { return false };
+        let known = lock(&self.0.known);
+        let gone = known.gone.range((shard, 0)..=(shard, usize::MAX)).count();
+        placement.replicas.len() - gone < placement.majority()
+    }
+
+    /// Tells a node of its replicas. Returns false if it is not one of them any more.
+    async fn create(&self, node: NodeId) -> bool {
+        let shards: Vec<ShardConfig> = shards_of(&self.0.layout, node);
+        let env = &self.0.env;
+        match env.within(self.0.options.attempt, env.call(node, Create { shards })).await {
+            Ok(Ok(created)) => created.not_member == 0,
+            _ => true,
+        }
+    }
+
+    fn saw_clock(&self, place: KeyPlace, clock: u64) {
+        let mut known = lock(&self.0.known);
+        let floor = known.floors.entry(place).or_default();
+        *floor = (*floor).max(clock);
+    }
+
+    async fn get_one(&self, key: Bytes) -> Result<Option<Held>, KeyspaceError> {
+        let place = self.0.layout.place(&key);
+        let question = |_| Question::Get { key: key.clone() };
+        match self.ask(place.shard, false, false, question).await {
+            Ok((Answer::Held { held: found }, _)) => Ok(held(found)),
+            Ok(_) => Err(KeyspaceError::NotDone(Unavailability::NoQuorum)),
+            Err(no) => Err(KeyspaceError::NotDone(no.why)),
+        }
+    }
+
+    async fn write_one(
+        &self,
+        op: OpId,
+        attempt: Attempt,
+        key: Bytes,
+        guard: Guard,
+        change: Change,
+    ) -> Result<Changed, KeyspaceError> {
+        self.limits().check_write(&key, &guard, &change)?;
+        let place = self.0.layout.place(&key);
+        let (mut floor, mut maybe) = match attempt {
+            Attempt::First => (self.floor(&key).0, false),
+            Attempt::Again(floor) => (floor.0, true),
+        };
+        loop {
+            let question = |repeat| Question::Write {
+                op,
+                floor,
+                repeat,
+                key: key.clone(),
+                guard: guard.clone().into(),
+                value: wire_change(change.clone()),
+            };
+            let answer = match self.ask(place.shard, maybe, true, question).await {
+                Ok((answer, attempted)) => {
+                    maybe = attempted;
+                    answer
+                }
+                Err(NoAnswer { why, maybe: true }) => {
+                    return Err(KeyspaceError::Unknown { why, floor: Floor(floor) });
+                }
+                Err(NoAnswer { why, .. }) => return Err(KeyspaceError::NotDone(why)),
+            };
+            return match answer {
+                Answer::Done { version } => {
+                    self.saw_clock(place, version);
+                    Ok(Changed::Done(KeyVersion(version)))
+                }
+                Answer::Not { held: found, clock } => {
+                    self.saw_clock(place, clock);
+                    Ok(Changed::Not(held(found)))
+                }
+                Answer::ConditionFailed {} => Err(KeyspaceError::ConditionFailed),
+                Answer::Stale { clock } => {
+                    self.saw_clock(place, clock);
+                    // Only an attempt without an answer can have been forgotten. All attempts so far were answered.
+                    if !maybe && clock > floor {
+                        hit("bizur.client.raises_floor");
+                        floor = clock;
+                        continue;
+                    }
+                    Err(KeyspaceError::Forgotten)
+                }
+                Answer::BucketFull {} => {
+                    Err(KeyspaceError::Full { what: "the bucket of this key", most: MAX_CONTENT_BYTES })
+                }
+                Answer::ReplicasFull {} => {
+                    Err(KeyspaceError::Full { what: "a majority of the replicas", most: 0 })
+                }
+                _ => Err(KeyspaceError::NotDone(Unavailability::NoQuorum)),
+            };
+        }
+    }
+
+    /// Asks all shards for the next keys, and merges them in order. A shard that has more keys than it sent limits how far the page goes.
+    async fn list_all(&self, from: ListFrom) -> Result<Page, KeyspaceError> {
+        let limit = from.limit.clamp(1, MAX_PAGE_KEYS);
+        let mut asked = Vec::new();
+        for shard in 0..self.0.layout.shards.len() as u32 {
+            let (me, prefix, after) = (self.clone(), from.prefix.clone(), from.after.clone());
+            asked.push(self.0.env.launch("bizur.list", async move {
+                let limit = limit as u32;
+                let question = |_| Question::List { prefix: prefix.clone(), after: after.clone(), limit };
+                me.ask(shard, false, false, question).await
+            }));
+        }
+        let mut keys = Vec::new();
+        let mut complete_upto: Option<Bytes> = None;
+        for ticket in asked {
+            match ticket.await {
+                Ok(Ok((Answer::Page { keys: found, more }, _))) => {
+                    let last = found.last().filter(|_| more).map(|(key, _)| key.clone());
+                    if let Some(last) = last
+                        && complete_upto.as_ref().is_none_or(|upto| last < *upto)
+                    {
+                        complete_upto = Some(last);
+                    }
+                    keys.extend(found.into_iter().map(|(key, version)| (key, KeyVersion(version))));
+                }
+                Ok(Err(no)) => return Err(KeyspaceError::NotDone(no.why)),
+                _ => return Err(KeyspaceError::NotDone(Unavailability::Stopping)),
+            }
+        }
+        keys.sort_unstable();
+        if let Some(upto) = &complete_upto {
+            keys.retain(|(key, _)| key <= upto);
+        }
+        let more = complete_upto.is_some() || keys.len() > limit;
+        keys.truncate(limit);
+        let upto = keys.last().filter(|_| more).map(|(key, _)| key.clone());
+        Ok(Page { keys, more, upto })
+    }
+}
+
+fn next(nodes: &[NodeId], after: NodeId) -> NodeId {
+    let at = nodes.iter().position(|node| *node == after).unwrap_or(0);
+    nodes[(at + 1) % nodes.len()]
+}
+
+fn held(found: Option<(u64, Bytes)>) -> Option<Held> {
+    // The answer pins its whole read buffer, so copy the value (X13).
+    found.map(|(version, value)| Held { version: KeyVersion(version), value: Bytes::copy_from_slice(&value) })
+}
+
+impl Keyspace for BizurKeyspace {
+    fn engine(&self) -> &'static str {
+        ENGINE
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            key_bytes: MAX_KEY_BYTES,
+            value_bytes: MAX_VALUE_BYTES,
+            keys: MAX_KEYS,
+            page_keys: MAX_PAGE_KEYS,
+        }
+    }
+
+    fn get(&self, key: Bytes) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {
+        Box::pin(async move {
+            self.limits().check_key(&key)?;
+            self.get_one(key).await
+        })
+    }
+
+    fn get_many(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Result<Vec<Option<Held>>, KeyspaceError>> {
+        Box::pin(async move {
+            self.limits().check_keys(&keys)?;
+            let mut asked = Vec::with_capacity(keys.len());
+            for key in keys {
+                let me = self.clone();
+                asked.push(self.0.env.launch("bizur.get", async move { me.get_one(key).await }));
+            }
+            let mut found = Vec::with_capacity(asked.len());
+            for ticket in asked {
+                found.push(ticket.await.unwrap_or(Err(KeyspaceError::NotDone(Unavailability::Stopping)))?);
+            }
+            Ok(found)
+        })
+    }
+
+    fn floor(&self, key: &[u8]) -> Floor {
+        let place = self.0.layout.place(key);
+        Floor(lock(&self.0.known).floors.get(&place).copied().unwrap_or(0))
+    }
+
+    fn write(
+        &self,
+        op: OpId,
+        attempt: Attempt,
+        key: Bytes,
+        guard: Guard,
+        change: Change,
+    ) -> BoxFuture<'_, Result<Changed, KeyspaceError>> {
+        Box::pin(self.write_one(op, attempt, key, guard, change))
+    }
+
+    fn list(&self, from: ListFrom) -> BoxFuture<'_, Result<Page, KeyspaceError>> {
+        Box::pin(async move {
+            if from.prefix.len() > MAX_KEY_BYTES
+                || from.after.as_ref().is_some_and(|k| k.len() > MAX_KEY_BYTES)
+            {
+                let bytes = from.prefix.len().max(from.after.as_ref().map_or(0, Bytes::len));
+                return Err(KeyspaceError::InvalidKey { bytes, most: MAX_KEY_BYTES });
+            }
+            self.list_all(from).await
+        })
+    }
+}

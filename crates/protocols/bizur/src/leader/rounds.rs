@@ -1,0 +1,373 @@
+//! The rounds of a leader: what it sends to all replicas, and what becomes of it once a majority has acknowledged it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Caller, Class, Decode, Effects, Encode, Lsn, NodeId, Tick};
+use bytes::{Bytes, BytesMut};
+
+use super::{Leader, Progress, not_leader, reply};
+use crate::bucket::Bucket;
+use crate::elect::{ElectId, Ver};
+use crate::invariants;
+use crate::message::{
+    Address, Answer, PleaseVote, ReadAnswer, ReplicaRead, ReplicaWrite, WriteAnswer, WriteItem,
+};
+use crate::mutants;
+use crate::roles::REPLICA;
+use crate::shard::Shard;
+
+/// A client that waits for a write.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) caller: Caller,
+    /// Its answer, once the write is acknowledged.
+    pub(super) answer: Answer,
+    /// Whether the write contains a change of this client.
+    pub(super) effective: bool,
+}
+
+/// What follows once a write is acknowledged.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// These buckets are recovered.
+    Recovered(Vec<(u32, Bucket)>),
+    /// The bucket has this content.
+    Commit { index: u32, content: Bucket, waiters: Vec<Waiter> },
+    /// The replicas had no room for a write. Its bucket has its old content under a newer version, so the write did not happen.
+    Undone { index: u32, waiters: Vec<Waiter> },
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// Proves that the leader still leads.
+    Confirm,
+    /// Reads buckets for their recovery. `best` are the latest copies so far.
+    Recover { indices: Vec<u32>, best: BTreeMap<u32, (Ver, Bytes)> },
+    /// Writes buckets.
+    Write { items: Vec<WriteItem>, buckets: Bytes, recovery: bool, then: Then },
+}
+
+/// One request to all replicas.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) kind: Kind,
+    /// The positions of the replicas that have acknowledged it: each counts once (bizur-B12).
+    acks: BTreeSet<usize>,
+    /// How many acknowledgements came, for the mutant that counts them.
+    ack_messages: usize,
+    /// The positions of the replicas that have no room for it.
+    full: BTreeSet<usize>,
+    since: Tick,
+    sent_at: Tick,
+}
+
+impl Round {
+    /// Answers the clients that wait for this round, whose outcome is unknown.
+    pub(super) fn fail(self, leader: Option<NodeId>, out: &mut Effects) {
+        let Kind::Write { then: Then::Commit { waiters, .. } | Then::Undone { waiters, .. }, .. } = self.kind
+        else {
+            return;
+        };
+        for waiter in waiters {
+            let lost = waiter.effective && !mutant(mutants::BIZUR_B10);
+            if waiter.effective {
+                hit("bizur.leader.unknown");
+            }
+            reply(waiter.caller, if lost { Answer::Unknown {} } else { not_leader(leader) }, out);
+        }
+    }
+}
+
+fn address(shard: &Shard, position: usize) -> Address {
+    let to = shard.config.replicas[position].identity;
+    Address { shard: shard.config.key, from: shard.identity().identity, to }
+}
+
+/// Asks the replicas at some positions for their votes.
+pub(super) fn ask_for_votes(
+    shard: &Shard,
+    elect: ElectId,
+    which: impl Fn(usize) -> bool,
+    stood: Lsn,
+    out: &mut Effects,
+) {
+    for (position, replica) in shard.config.replicas.iter().enumerate().filter(|(p, _)| which(*p)) {
+        let ask = PleaseVote { to: address(shard, position), elect };
+        out.post(replica.node, Class::Control, REPLICA, ask, stood);
+    }
+}
+
+impl Leader {
+    /// Begins a round in this term.
+    pub(super) fn begin(&mut self, now: Tick, shard: &Shard, kind: Kind, out: &mut Effects) -> u64 {
+        let number = self.next_round;
+        self.next_round += 1;
+        let (acks, full) = (BTreeSet::new(), BTreeSet::new());
+        let round = Round { kind, acks, ack_messages: 0, full, since: now, sent_at: now };
+        self.send(shard, number, &round, |_| true, out);
+        self.rounds.insert(number, round);
+        number
+    }
+
+    fn send(
+        &self,
+        shard: &Shard,
+        round: u64,
+        what: &Round,
+        which: impl Fn(usize) -> bool,
+        out: &mut Effects,
+    ) {
+        let Some(elect) = self.term else { return };
+        for (position, replica) in shard.config.replicas.iter().enumerate().filter(|(p, _)| which(*p)) {
+            let to = address(shard, position);
+            match &what.kind {
+                Kind::Confirm => {
+                    let read = ReplicaRead { to, elect, round, indices: Vec::new() };
+                    out.post(replica.node, Class::Data, REPLICA, read, Lsn::NONE);
+                }
+                Kind::Recover { indices, .. } => {
+                    let read = ReplicaRead { to, elect, round, indices: indices.clone() };
+                    out.post(replica.node, Class::Data, REPLICA, read, Lsn::NONE);
+                }
+                Kind::Write { items, buckets, recovery, .. } => {
+                    let (items, buckets, recovery) = (items.clone(), buckets.clone(), *recovery);
+                    let write = ReplicaWrite { to, elect, round, recovery, items, buckets };
+                    out.post(replica.node, Class::Data, REPLICA, write, Lsn::NONE);
+                }
+            }
+        }
+    }
+
+    /// Sends rounds again to the replicas that have not answered (bizur-B13), and steps down if one has lacked a majority for too long.
+    pub(super) fn resend(&mut self, now: Tick, shard: &mut Shard, out: &mut Effects) {
+        if self.rounds.values().any(|round| now.since(round.since) >= self.options.give_up_after) {
+            hit("bizur.leader.no_majority");
+            return self.step_down(None, out);
+        }
+        let late: Vec<u64> = self
+            .rounds
+            .iter()
+            .filter(|(_, round)| now.since(round.sent_at) >= self.options.resend_after)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in late {
+            let Some(mut round) = self.rounds.remove(&number) else { continue };
+            round.sent_at = now;
+            hit("bizur.leader.resend");
+            self.send(shard, number, &round, |position| !round.acks.contains(&position), out);
+            self.rounds.insert(number, round);
+        }
+    }
+
+    /// Handles the answer of a replica to a write.
+    pub(crate) fn on_write_reply(
+        &mut self,
+        now: Tick,
+        shard: &mut Shard,
+        position: usize,
+        (elect, number): (ElectId, u64),
+        answer: &WriteAnswer,
+        out: &mut Effects,
+    ) {
+        if self.term != Some(elect) {
+            return;
+        }
+        match answer {
+            WriteAnswer::Nack { voted } => self.deposed(*voted, out),
+            WriteAnswer::Sealed {} => self.step_down(None, out),
+            WriteAnswer::Full {} => self.on_full(now, shard, position, number, out),
+            WriteAnswer::Ack {} => {
+                let is_recovery =
+                    |round: &Round| matches!(&round.kind, Kind::Write { then: Then::Recovered(_), .. });
+                if mutant(mutants::BIZUR_B4) && self.rounds.get(&number).is_some_and(is_recovery) {
+                    return self.complete(now, shard, number, out);
+                }
+                self.acknowledged(now, shard, position, number, out);
+            }
+        }
+    }
+
+    /// Handles the answer of a replica to a read.
+    pub(crate) fn on_read_reply(
+        &mut self,
+        now: Tick,
+        shard: &mut Shard,
+        position: usize,
+        (elect, number): (ElectId, u64),
+        (answer, payload): (&ReadAnswer, &Bytes),
+        out: &mut Effects,
+    ) {
+        if self.term != Some(elect) {
+            return;
+        }
+        let items = match answer {
+            ReadAnswer::Nack { voted } => return self.deposed(*voted, out),
+            ReadAnswer::Ack { items } => items,
+        };
+        if let Some(Round { kind: Kind::Recover { best, .. }, .. }) = self.rounds.get_mut(&number) {
+            let mut at = 0;
+            for item in items {
+                let bytes = payload.slice(at..at + item.bytes as usize);
+                at += item.bytes as usize;
+                let known = best.get(&item.index);
+                if known.is_none_or(|(ver, _)| *ver < item.ver) {
+                    best.insert(item.index, (item.ver, Bytes::copy_from_slice(&bytes)));
+                }
+            }
+        }
+        self.acknowledged(now, shard, position, number, out);
+    }
+
+    fn deposed(&mut self, voted: ElectId, out: &mut Effects) {
+        self.hint = self.hint.max(voted);
+        self.step_down(Some(voted.server.node), out);
+    }
+
+    fn acknowledged(
+        &mut self,
+        now: Tick,
+        shard: &mut Shard,
+        position: usize,
+        number: u64,
+        out: &mut Effects,
+    ) {
+        let Some(round) = self.rounds.get_mut(&number) else { return };
+        round.acks.insert(position);
+        round.ack_messages += 1;
+        let count = if mutant(mutants::BIZUR_B12) { round.ack_messages } else { round.acks.len() };
+        if count >= shard.config.majority() {
+            self.complete(now, shard, number, out);
+        }
+    }
+
+    /// Does what follows from a round that a majority has acknowledged.
+    fn complete(&mut self, now: Tick, shard: &mut Shard, number: u64, out: &mut Effects) {
+        let Some(round) = self.rounds.remove(&number) else { return };
+        self.confirmed = self.confirmed.max(number);
+        match round.kind {
+            Kind::Confirm => self.confirming = None,
+            Kind::Recover { indices, best } => self.write_recovered(now, shard, indices, best, out),
+            Kind::Write { then, .. } => match then {
+                Then::Recovered(buckets) => {
+                    self.recovering -= 1;
+                    for (index, content) in buckets {
+                        self.recovered(index, content);
+                    }
+                }
+                Then::Commit { index, content, waiters } => {
+                    self.commit(number, index, Some(content));
+                    waiters.into_iter().for_each(|waiter| reply(waiter.caller, waiter.answer, out));
+                }
+                Then::Undone { index, waiters } => {
+                    self.commit(number, index, None);
+                    for waiter in waiters {
+                        // What saw a change that was undone has no answer: it may try again.
+                        let refused =
+                            if waiter.effective { Answer::ReplicasFull {} } else { Answer::Busy {} };
+                        reply(waiter.caller, refused, out);
+                    }
+                }
+            },
+        }
+        self.settle(out);
+    }
+
+    /// Second half of a recovery (Algorithm 4): writes the latest copies in this term. Buckets that were never written are written, too, so
+    /// that no older write can surface later.
+    fn write_recovered(
+        &mut self,
+        now: Tick,
+        shard: &Shard,
+        indices: Vec<u32>,
+        mut best: BTreeMap<u32, (Ver, Bytes)>,
+        out: &mut Effects,
+    ) {
+        let (mut items, mut buckets, mut contents) = (Vec::new(), BytesMut::new(), Vec::new());
+        for index in indices {
+            let (content, bytes) = match best.remove(&index) {
+                None => (Bucket::default(), Bucket::default().to_bytes()),
+                Some((_, bytes)) => match Bucket::from_bytes(bytes.clone()) {
+                    Ok(content) => (content, bytes),
+                    Err(_) => {
+                        // A later program wrote it. Another replica may be able to read it.
+                        hit("bizur.leader.unreadable_bucket");
+                        return self.step_down(None, out);
+                    }
+                },
+            };
+            let content_bytes = content.content_bytes() as u32;
+            invariants::write_follows(index, false, 0, 1);
+            items.push(WriteItem { index, ctr: 1, bytes: bytes.len() as u32, content_bytes });
+            buckets.extend_from_slice(&bytes);
+            contents.push((index, content));
+        }
+        let then = Then::Recovered(contents);
+        self.begin(now, shard, Kind::Write { items, buckets: buckets.freeze(), recovery: true, then }, out);
+    }
+
+    fn recovered(&mut self, index: u32, content: Bucket) {
+        for (key, version) in content.keys() {
+            self.keys.insert(key.clone(), version);
+        }
+        let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
+        bucket.content = content;
+        bucket.ctr = bucket.ctr.max(1);
+        if bucket.progress != Progress::Ready {
+            bucket.progress = Progress::Ready;
+            self.ready += 1;
+        }
+        if !bucket.queue.is_empty() {
+            self.runnable.insert(index);
+        }
+    }
+
+    /// The write of a bucket is acknowledged; its content is new unless it was undone.
+    fn commit(&mut self, number: u64, index: u32, content: Option<Bucket>) {
+        let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
+        if let Some(content) = content {
+            for (key, _) in bucket.content.keys() {
+                self.keys.remove(key);
+            }
+            for (key, version) in content.keys() {
+                self.keys.insert(key.clone(), version);
+            }
+            bucket.content = content;
+        }
+        if bucket.flight == Some(number) {
+            bucket.flight = None;
+        }
+        if !bucket.queue.is_empty() {
+            self.runnable.insert(index);
+        }
+    }
+
+    /// Notes that a replica has no room for a write. If a majority can then no longer take it, the old content is written under a newer
+    /// version: only after that is it certain that the write will not surface later.
+    fn on_full(&mut self, now: Tick, shard: &Shard, position: usize, number: u64, out: &mut Effects) {
+        let Some(round) = self.rounds.get_mut(&number) else { return };
+        round.full.insert(position);
+        if shard.config.replicas.len() - round.full.len() >= shard.config.majority() {
+            return;
+        }
+        let Some(round) = self.rounds.remove(&number) else { return };
+        match round.kind {
+            Kind::Write { then: Then::Commit { index, waiters, .. }, .. } => {
+                hit("bizur.leader.undo");
+                let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
+                bucket.ctr += 1;
+                let (ctr, content) = (bucket.ctr, bucket.content.to_bytes());
+                let content_bytes = bucket.content.content_bytes() as u32;
+                let items = vec![WriteItem { index, ctr, bytes: content.len() as u32, content_bytes }];
+                let then = Then::Undone { index, waiters };
+                let kind = Kind::Write { items, buckets: content, recovery: true, then };
+                let number = self.begin(now, shard, kind, out);
+                if let Some(bucket) = self.buckets.get_mut(index as usize) {
+                    bucket.flight = Some(number);
+                }
+            }
+            // Recoveries and undone writes pass the capacity, so no replica refuses them for it.
+            _ => drop(self.rounds.insert(number, round)),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Bizur: a keyspace without a log. Each bucket of keys is a replicated register of its own, which the elected leader of its shard writes.
+//!
+//! Source: Hoch, Ben-Yehuda, Lewis and Vigder, "Bizur: A Key-value Consensus Algorithm for Scalable File-systems" (2017), and the protocol
+//! notes `bizur` (§, B and Z numbers below refer to them). Operations on different buckets never wait for each other, and there is nothing
+//! to replay, to truncate or to compact. A new leader recovers each bucket on its own, when it is first needed and in the background.
+//!
+//! | the paper's term | our term |
+//! | --- | --- |
+//! | server | node with the role [`roles::REPLICA`] |
+//! | instance, cluster | shard: its replicas, its buckets and its leader |
+//! | elect_id | [`ElectId`]: round and candidate |
+//! | voted_elect_id | the vote of a replica |
+//! | bucket.ver | [`Ver`]: election and counter |
+//! | set, delete, conditional forms | writes of the [`Keyspace`](atoll_contract::Keyspace) trait |
+//!
+//! | paper | what | code |
+//! | --- | --- | --- |
+//! | Algorithm 1 | election | `leader/mod.rs` (candidate), `node.rs` (voter) |
+//! | Algorithm 2 | replicated write | `leader/serve.rs`, `leader/rounds.rs` (leader), `shard.rs` (replica) |
+//! | Algorithm 3 | replicated read, confirmation | `leader/rounds.rs`, `shard.rs` |
+//! | Algorithm 4 | recovery of a bucket | `leader/serve.rs` (which buckets), `leader/rounds.rs` |
+//! | Algorithm 5 | get, set, delete, iterate | `leader/serve.rs`, `bucket.rs`; the client in `client.rs` |
+//! | §2.6 | reconfiguration | not offered yet; the replica knows the seal (`shard.rs`) |
+//! | §5 of the notes | durable and in memory, identities | `shard.rs`, `node.rs`, `checkpoint.rs` |
+//! | §8 of the notes | invariants | `invariants.rs`; the rest from outside of the nodes, `testing/oracle.rs` |
+//!
+//! # Departures
+//!
+//! - The mistakes of the paper's pseudocode that the notes list (bizur-B1–B15) are corrected. In short: replicas compare whole versions,
+//!   elections are named after their candidate and are durable, a leader knows which buckets a majority has recovered, and a request is
+//!   answered only once a majority has confirmed the leader after the request arrived.
+//! - *Exactly once* (bizur-B10): a bucket remembers the outcomes of its last [`REMEMBERED_WRITES`] writes. A write carries a floor, so one
+//!   whose outcome may have been forgotten is refused, not repeated (`bucket.rs`).
+//! - A write that a majority of the replicas has no room for is undone: its leader writes the old content under a newer version before it
+//!   refuses the client. The leader keeps its term.
+//! - A read needs no turn in the queue of its bucket. It is answered from the committed content once a round that was sent after its arrival
+//!   is acknowledged. That is the moment at which it takes effect.
+//!
+//! # Not offered yet
+//!
+//! - Online reconfiguration and migration of shards (§6). A keyspace in memory that lost a replica runs with the rest of them.
+//! - Leases and watches of a key. The trait refuses them by name.
+//! - Storage in place. The durable variant keeps its facts in the journal; `Shard::keep` is the seam.
+//! - A leader does not return to its preferred node after that node has been away.
+//! - Datagrams: messages travel on the connections between nodes.
+
+mod bucket;
+mod checkpoint;
+mod client;
+mod elect;
+mod invariants;
+mod leader;
+pub mod message;
+pub mod mutants;
+mod node;
+mod plugin;
+mod provider;
+pub mod roles;
+mod shard;
+#[cfg(feature = "testing")]
+mod testing;
+
+pub use bucket::{
+    Applied, Bucket, BucketWrite, MAX_BUCKET_BYTES, MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES,
+    Outcome, REMEMBERED_WRITES,
+};
+pub use checkpoint::facts_of;
+pub use client::{BizurKeyspace, ClientOptions};
+pub use elect::{ElectId, MAX_ROUND, Ver};
+pub use leader::LeaderOptions;
+pub use node::{BizurNode, NodeOptions};
+pub use plugin::BizurPlugin;
+pub use provider::{BizurProvider, ENGINE};

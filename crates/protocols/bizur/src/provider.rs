@@ -1,0 +1,177 @@
+//! Plans keyspaces, tells the replicas of them, and deletes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_contract::keyspace::{
+    Durability, Keyspace, KeyspaceError, KeyspaceId, KeyspacePlanError, KeyspaceProvider, KeyspaceSpec,
+    Layout, LayoutState, MAX_BUCKETS, MAX_REPLICAS, MAX_SHARDS, Replica, ShardPlacement, Unavailability,
+};
+use atoll_core::{BoxFuture, Directory, Env, Identify, NodeId};
+use bytes::Bytes;
+
+use crate::client::{BizurKeyspace, ClientOptions};
+use crate::message::{Create, DropKeyspace, ShardConfig, ShardKey};
+
+/// The name of the engine.
+pub const ENGINE: &str = "bizur";
+/// How many shards a keyspace has if nobody says otherwise.
+const USUAL_SHARDS: u32 = 64;
+/// How many buckets a shard has if nobody says otherwise. Buckets should hold a few kilobytes, and outnumber the operations in flight.
+const USUAL_BUCKETS: u32 = 64;
+/// How many replicas a shard has if nobody says otherwise and there are enough nodes.
+const USUAL_REPLICAS: usize = 3;
+/// How long a node may take to say who it is, or to learn of its replicas.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Returns the shards of which a node holds replicas.
+pub(crate) fn shards_of(layout: &Layout, node: NodeId) -> Vec<ShardConfig> {
+    let config = |(shard, placement): (usize, &ShardPlacement)| ShardConfig {
+        key: ShardKey { keyspace: layout.id, epoch: layout.epoch, shard: shard as u32 },
+        durability: layout.durability,
+        shards: layout.shards.len() as u32,
+        buckets: layout.buckets,
+        replicas: placement.replicas.clone(),
+    };
+    let here = |(_, placement): &(usize, &ShardPlacement)| placement.replicas.iter().any(|r| r.node == node);
+    layout.shards.iter().enumerate().filter(here).map(config).collect()
+}
+
+/// Creates keyspaces on Bizur.
+#[derive(Clone)]
+pub struct BizurProvider {
+    env: Env,
+    directory: Arc<dyn Directory>,
+    options: ClientOptions,
+}
+
+impl std::fmt::Debug for BizurProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BizurProvider").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl BizurProvider {
+    /// Creates the provider of a node.
+    pub fn new(env: Env, directory: Arc<dyn Directory>, options: ClientOptions) -> Self {
+        BizurProvider { env, directory, options }
+    }
+
+    /// Returns the replicas that may be placed: the suitable nodes that answer, under their present identities.
+    async fn candidates(&self, spec: &KeyspaceSpec) -> Vec<Replica> {
+        let named = |node| spec.nodes.is_empty() || spec.nodes.contains(&node);
+        let suits = self.directory.candidates().into_iter();
+        let suits: Vec<NodeId> = suits
+            .filter(|c| c.log && !c.draining && !c.failing && named(c.node))
+            .map(|candidate| candidate.node)
+            .collect();
+        let until = self.env.now().after(PATIENCE);
+        let replies = self.env.gather(&suits, Identify {}, until, |_| false).await;
+        let mut replicas: Vec<Replica> = replies
+            .into_ok()
+            .filter(|(_, who)| who.log && !who.draining && !who.failed)
+            .map(|(node, who)| Replica {
+                node,
+                identity: match spec.durability {
+                    Durability::Disk => who.storage.0,
+                    Durability::Memory => u128::from(who.incarnation.0),
+                },
+            })
+            .collect();
+        replicas.sort_unstable();
+        replicas
+    }
+
+    async fn plan_now(&self, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
+        if let Some(wanted) = spec.options.keys().next() {
+            let (wanted, known) = (wanted.clone(), "none".to_owned());
+            return Err(KeyspacePlanError::UnknownOption { engine: ENGINE, wanted, known });
+        }
+        let invalid = |what, allowed| Err(KeyspacePlanError::Invalid { what, allowed });
+        let (shards, buckets) = (spec.shards.unwrap_or(USUAL_SHARDS), spec.buckets.unwrap_or(USUAL_BUCKETS));
+        if shards == 0 || shards as usize > MAX_SHARDS {
+            return invalid("shards", "1 to 1024");
+        }
+        if buckets == 0 || buckets > MAX_BUCKETS {
+            return invalid("buckets", "1 to 65536");
+        }
+        if spec.replicas.is_some_and(|n| n == 0 || n as usize > MAX_REPLICAS) {
+            return invalid("replicas", "1 to 9");
+        }
+        let nodes = self.candidates(spec).await;
+        let usual = USUAL_REPLICAS.min(nodes.len().max(1));
+        let replicas = spec.replicas.map_or(usual, |n| n as usize);
+        if nodes.len() < replicas {
+            return Err(KeyspacePlanError::TooFew { up: nodes.len(), wanted: replicas });
+        }
+        // The first replicas, which lead, are spread over all nodes.
+        let place = |shard: usize| ShardPlacement {
+            replicas: (0..replicas).map(|i| nodes[(shard + i) % nodes.len()]).collect(),
+        };
+        let id = u128::from(self.env.random()) << 64 | u128::from(self.env.random());
+        Ok(Layout {
+            engine: ENGINE.to_owned(),
+            id: KeyspaceId(id),
+            epoch: 1,
+            state: LayoutState::Normal,
+            durability: spec.durability,
+            buckets,
+            shards: (0..shards as usize).map(place).collect(),
+            options: Bytes::new(),
+        })
+    }
+
+    async fn provision_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
+        let mut told = Vec::new();
+        for node in layout.nodes() {
+            let (env, shards) = (self.env.clone(), shards_of(layout, node));
+            told.push(self.env.launch("bizur.provision", async move {
+                let answer = env.within(PATIENCE, env.call(node, Create { shards })).await;
+                matches!(answer, Ok(Ok(_)))
+            }));
+        }
+        let mut all = true;
+        for ticket in told {
+            all &= ticket.await.unwrap_or(false);
+        }
+        if all { Ok(()) } else { Err(KeyspaceError::NotDone(Unavailability::NoQuorum)) }
+    }
+
+    /// Drops the keyspace on every node that answers. Those that do not learn of it when a client comes, or serve nobody: a majority of
+    /// each shard must have dropped it.
+    async fn delete_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
+        let drop = DropKeyspace { keyspace: layout.id, epoch: layout.epoch };
+        let until = self.env.now().after(PATIENCE);
+        let replies = self.env.gather(&layout.nodes(), drop, until, |_| false).await;
+        let done: Vec<NodeId> = replies.into_ok().map(|(node, _)| node).collect();
+        let enough = |shard: &ShardPlacement| {
+            shard.replicas.iter().filter(|r| done.contains(&r.node)).count() >= shard.majority()
+        };
+        if layout.shards.iter().all(enough) {
+            return Ok(());
+        }
+        Err(KeyspaceError::NotDone(Unavailability::NoQuorum))
+    }
+}
+
+impl KeyspaceProvider for BizurProvider {
+    fn engine(&self) -> &'static str {
+        ENGINE
+    }
+
+    fn plan<'a>(&'a self, spec: &'a KeyspaceSpec) -> BoxFuture<'a, Result<Layout, KeyspacePlanError>> {
+        Box::pin(self.plan_now(spec))
+    }
+
+    fn provision<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
+        Box::pin(self.provision_now(layout))
+    }
+
+    fn open(&self, layout: &Layout) -> Arc<dyn Keyspace> {
+        Arc::new(BizurKeyspace::new(self.env.clone(), layout.clone(), self.options))
+    }
+
+    fn delete<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
+        Box::pin(self.delete_now(layout))
+    }
+}

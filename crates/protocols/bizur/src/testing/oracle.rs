@@ -1,0 +1,382 @@
+//! Checks Bizur from outside the nodes: votes, rounds and acknowledgements as they are sent, and facts as they are synced. Of the protocol,
+//! the oracle uses only the messages, the records, and the types in them.
+//!
+//! | invariant | how it is checked |
+//! | --- | --- |
+//! | Z1 | a round is sent only in an election that a majority has voted for, by its candidate, in one life |
+//! | Z2 | no replica acknowledges an election after it has shown a vote for a later one |
+//! | Z3 | each version of a bucket has one content, in all writes |
+//! | Z4 | the versions of a bucket that a replica syncs or shows do not fall |
+//! | Z5 | a recovery writes the content of the latest committed version, or of a later one |
+//! | Z6 | counters rise; a bucket is written only once its recovery in the same election is acknowledged, one write at a time |
+//! | Z7 | an answer follows an acknowledged round that was sent after the request; it shows only committed versions |
+//! | Z10 | no life uses the identity of another one, and no disk that of another one |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_contract::keyspace::{Durability, Replica};
+use atoll_contract::testing::{OnWire, Oracle, Violations, Who, digest};
+use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RoleKind};
+use bytes::Bytes;
+
+use crate::message::{self as msg, ShardConfig, ShardKey};
+use crate::roles::REPLICA;
+use crate::{Bucket, ElectId, Ver};
+
+/// One bucket of one shard.
+type Place = (ShardKey, u32);
+/// A request of a client: its node and life, the node that it asks, and the number.
+type AskedKey = (NodeId, u64, NodeId, u64);
+/// A round: its shard and election, and its number.
+type RoundKey = (ShardKey, ElectId, u64);
+
+#[derive(Debug, Default)]
+struct RoundSeen {
+    /// The number of the event with which it was first sent.
+    started: u64,
+    acks: BTreeSet<u128>,
+    acknowledged: bool,
+    refused: bool,
+    /// Bucket and counter of what it writes.
+    writes: Vec<(u32, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct BucketSeen {
+    /// The digest of the content of each version.
+    contents: BTreeMap<Ver, u64>,
+    committed: Option<Ver>,
+    /// The elections in which its recovery is acknowledged.
+    recovered: BTreeSet<ElectId>,
+    /// The last round that wrote it in each election, with the counter.
+    last: BTreeMap<ElectId, (u64, u64)>,
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct BizurOracle {
+    clock: u64,
+    configs: BTreeMap<ShardKey, ShardConfig>,
+    /// The lives that use identities of processes, and the disks of nodes.
+    users: BTreeMap<u128, (NodeId, u64)>,
+    votes: BTreeMap<(ShardKey, ElectId), BTreeSet<u128>>,
+    /// The life in which each election was used.
+    terms: BTreeMap<(ShardKey, ElectId), u64>,
+    /// The highest vote that each replica has shown.
+    shown: BTreeMap<(ShardKey, u128), ElectId>,
+    rounds: BTreeMap<RoundKey, RoundSeen>,
+    buckets: BTreeMap<Place, BucketSeen>,
+    /// The versions of buckets that replicas have synced or shown.
+    held: BTreeMap<(u128, ShardKey, u32), Ver>,
+    /// The keys of each version that is under way, and those that are committed.
+    pending: BTreeMap<(ShardKey, u32, Ver), Vec<(Bytes, u64)>>,
+    committed: BTreeSet<(ShardKey, Bytes, u64)>,
+    /// When the latest acknowledged round of a node was sent.
+    proven: BTreeMap<(ShardKey, NodeId), u64>,
+    /// When each request was sent, and what it wants.
+    asked: BTreeMap<AskedKey, (u64, ShardKey, msg::Question)>,
+}
+
+impl Oracle for BizurOracle {
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
+        self.clock += 1;
+        let (frame, from) = (wire.frame(), &wire.from);
+        match wire.envelope.exchange {
+            Exchange::Request(number) => self.request(wire, number),
+            Exchange::Reply(number) => self.reply(wire, number, verdict),
+            Exchange::Post => match frame.kind {
+                msg::Vote::KIND => self.vote(from, frame, verdict),
+                msg::ReplicaWrite::KIND => self.write(from, frame, verdict),
+                msg::WriteReply::KIND => self.write_reply(from, frame, verdict),
+                msg::ReplicaRead::KIND => self.read(from, frame, verdict),
+                msg::ReadReply::KIND => self.read_reply(from, frame, verdict),
+                _ => {}
+            },
+        }
+    }
+
+    fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == REPLICA) {
+            match msg::Fact::from_bytes(record.head.clone()) {
+                Ok(fact) => self.fact(who, fact, verdict),
+                Err(e) => verdict.fail(format!("HARNESS: a record of a replica does not decode: {e}")),
+            }
+        }
+    }
+
+    fn found(&mut self, _who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
+        if role == REPLICA
+            && !state.is_empty()
+            && let Err(e) = crate::facts_of(state.clone())
+        {
+            verdict.fail(format!("HARNESS: a checkpoint of a node does not decode: {e}"));
+        }
+    }
+}
+
+impl BizurOracle {
+    fn fact(&mut self, who: &Who, fact: msg::Fact, verdict: &mut Violations) {
+        match fact {
+            msg::Fact::Shard { config } => {
+                let mine = Replica { node: who.node, identity: who.storage.0 };
+                if config.position(mine).is_none() {
+                    verdict.fail(format!("Z10 foreign disk: node {} keeps {:?}", who.node, config.key));
+                }
+                self.configs.entry(config.key).or_insert(config);
+            }
+            msg::Fact::Bucket { shard, index, ver, .. } => {
+                self.holds(who.storage.0, shard, index, ver, verdict);
+            }
+            _ => {}
+        }
+    }
+
+    /// Z4: a replica holds this version of a bucket.
+    fn holds(&mut self, replica: u128, shard: ShardKey, index: u32, ver: Ver, verdict: &mut Violations) {
+        let held = self.held.entry((replica, shard, index)).or_default();
+        if ver < *held {
+            verdict.fail(format!("Z4 older bucket: bucket {index} went from {held} back to {ver}"));
+        }
+        *held = ver;
+    }
+
+    /// Z10: the sender of a message may use this identity. Returns the configuration of the shard.
+    fn sender(&mut self, who: &Who, to: &msg::Address, verdict: &mut Violations) -> Option<&ShardConfig> {
+        let config = self.configs.get(&to.shard)?;
+        let is_own = match config.durability {
+            Durability::Disk => to.from == who.storage.0,
+            Durability::Memory => {
+                *self.users.entry(to.from).or_insert((who.node, who.life)) == (who.node, who.life)
+            }
+        };
+        if !is_own {
+            verdict.fail(format!("Z10 identity: life {} of node {} uses another's", who.life, who.node));
+        }
+        if config.position(Replica { node: who.node, identity: to.from }).is_none() {
+            verdict.fail(format!("Z10 stranger: node {} is no replica of {:?}", who.node, to.shard));
+        }
+        self.configs.get(&to.shard)
+    }
+
+    /// Z2: a replica shows that it has voted for this election, or for nothing later.
+    fn shows(&mut self, to: &msg::Address, elect: ElectId, verdict: &mut Violations) {
+        let shown = self.shown.entry((to.shard, to.from)).or_default();
+        if elect < *shown {
+            verdict.fail(format!("Z2 vote back: a replica acknowledges {elect} after it voted for {shown}"));
+        }
+        *shown = (*shown).max(elect);
+    }
+
+    fn vote(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::Vote::from_frame(frame.clone()) else { return };
+        self.sender(who, &m.to, verdict);
+        self.shows(&m.to, m.voted, verdict);
+        if m.voted == m.elect {
+            self.votes.entry((m.to.shard, m.elect)).or_default().insert(m.to.from);
+        }
+    }
+
+    /// Z1: a round is sent in an election. Returns whether it is sent for the first time.
+    fn round(
+        &mut self,
+        who: &Who,
+        to: &msg::Address,
+        elect: ElectId,
+        number: u64,
+        verdict: &mut Violations,
+    ) -> bool {
+        let Some(majority) = self.sender(who, to, verdict).map(ShardConfig::majority) else { return false };
+        if elect.server != (Replica { node: who.node, identity: to.from }) {
+            verdict.fail(format!("Z1 candidate: node {} acts in {elect}", who.node));
+        }
+        let votes = self.votes.get(&(to.shard, elect)).map_or(0, BTreeSet::len);
+        if votes < majority {
+            verdict.fail(format!("Z1 not elected: {elect} has {votes} votes of at least {majority}"));
+        }
+        let life = *self.terms.entry((to.shard, elect)).or_insert(who.life);
+        if life != who.life {
+            verdict.fail(format!("Z1 two lives: {elect} was won in life {life}, not in {}", who.life));
+        }
+        let clock = self.clock;
+        let mut first = false;
+        self.rounds.entry((to.shard, elect, number)).or_insert_with(|| {
+            first = true;
+            RoundSeen { started: clock, ..RoundSeen::default() }
+        });
+        first
+    }
+
+    fn read(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::ReplicaRead::from_frame(frame.clone()) else { return };
+        self.round(who, &m.to, m.elect, m.round, verdict);
+    }
+
+    fn write(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::ReplicaWrite::from_frame(frame.clone()) else { return };
+        let shard = m.to.shard;
+        if !self.round(who, &m.to, m.elect, m.round, verdict) {
+            return;
+        }
+        let mut at = 0;
+        for item in &m.items {
+            let bytes = m.buckets.slice(at..at + item.bytes as usize);
+            at += item.bytes as usize;
+            let ver = Ver { elect: m.elect, ctr: item.ctr };
+            let content = digest(&bytes);
+            if item.ctr == 1 {
+                self.recovers((shard, item.index), m.elect, content, verdict);
+            } else {
+                self.writes((shard, item.index), m.elect, item.ctr, verdict);
+            }
+            let seen = self.buckets.entry((shard, item.index)).or_default();
+            seen.last.insert(m.elect, (m.round, item.ctr));
+            if *seen.contents.entry(ver).or_insert(content) != content {
+                verdict.fail(format!("Z3 two contents: bucket {} at {ver}", item.index));
+            }
+            match Bucket::from_bytes(bytes) {
+                Ok(bucket) => {
+                    let keys = bucket.keys().map(|(key, version)| (key.clone(), version)).collect();
+                    self.pending.insert((shard, item.index, ver), keys);
+                }
+                Err(e) => verdict.fail(format!("Z3 unreadable: bucket {} at {ver}: {e}", item.index)),
+            }
+        }
+        if let Some(round) = self.rounds.get_mut(&(shard, m.elect, m.round)) {
+            round.writes = m.items.iter().map(|item| (item.index, item.ctr)).collect();
+        }
+    }
+
+    /// Z5: a recovery in an election has the content of the latest committed version, or of a later one.
+    fn recovers(&mut self, place: Place, elect: ElectId, content: u64, verdict: &mut Violations) {
+        let seen = self.buckets.entry(place).or_default();
+        if seen.last.contains_key(&elect) {
+            verdict.fail(format!("Z6 counter: bucket {} is recovered twice in {elect}", place.1));
+        }
+        let Some(committed) = seen.committed else { return };
+        let known = seen.contents.range(committed..Ver { elect, ctr: 0 });
+        if !known.into_iter().any(|(_, other)| *other == content) {
+            verdict.fail(format!(
+                "Z5 lost: bucket {} is recovered in {elect} without {committed}, which a majority has",
+                place.1
+            ));
+        }
+    }
+
+    /// Z6: a bucket is written in an election.
+    fn writes(&mut self, place: Place, elect: ElectId, ctr: u64, verdict: &mut Violations) {
+        let seen = self.buckets.entry(place).or_default();
+        if !seen.recovered.contains(&elect) {
+            verdict.fail(format!("Z6 not recovered: bucket {} is written in {elect}", place.1));
+        }
+        let Some((round, last)) = seen.last.get(&elect).copied() else { return };
+        if ctr <= last {
+            verdict.fail(format!("Z6 counter: bucket {} is written with {ctr} after {last}", place.1));
+        }
+        let before = self.rounds.get(&(place.0, elect, round));
+        if before.is_some_and(|before| !before.acknowledged && !before.refused) {
+            verdict.fail(format!("Z6 two writes: bucket {} before {elect}/{last} is decided", place.1));
+        }
+    }
+
+    fn write_reply(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::WriteReply::from_frame(frame.clone()) else { return };
+        self.sender(who, &m.to, verdict);
+        match m.answer {
+            msg::WriteAnswer::Ack {} => self.ack(&m.to, m.elect, m.round, verdict),
+            msg::WriteAnswer::Nack { voted } => self.shows(&m.to, voted, verdict),
+            msg::WriteAnswer::Full {} => {
+                if let Some(round) = self.rounds.get_mut(&(m.to.shard, m.elect, m.round)) {
+                    round.refused = true;
+                }
+            }
+            msg::WriteAnswer::Sealed {} => {}
+        }
+    }
+
+    fn read_reply(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::ReadReply::from_frame(frame.clone()) else { return };
+        self.sender(who, &m.to, verdict);
+        match m.answer {
+            msg::ReadAnswer::Nack { voted } => self.shows(&m.to, voted, verdict),
+            msg::ReadAnswer::Ack { items } => {
+                if self.configs.get(&m.to.shard).is_some_and(|c| c.durability == Durability::Memory) {
+                    for item in items {
+                        self.holds(m.to.from, m.to.shard, item.index, item.ver, verdict);
+                    }
+                }
+                self.ack(&m.to, m.elect, m.round, verdict);
+            }
+        }
+    }
+
+    /// A replica acknowledges a round.
+    fn ack(&mut self, to: &msg::Address, elect: ElectId, number: u64, verdict: &mut Violations) {
+        self.shows(to, elect, verdict);
+        let Some(majority) = self.configs.get(&to.shard).map(ShardConfig::majority) else { return };
+        let Some(round) = self.rounds.get_mut(&(to.shard, elect, number)) else { return };
+        round.acks.insert(to.from);
+        if round.acknowledged || round.acks.len() < majority {
+            return;
+        }
+        round.acknowledged = true;
+        let (started, writes) = (round.started, std::mem::take(&mut round.writes));
+        let proven = self.proven.entry((to.shard, elect.server.node)).or_default();
+        *proven = (*proven).max(started);
+        for (index, ctr) in writes {
+            let ver = Ver { elect, ctr };
+            let seen = self.buckets.entry((to.shard, index)).or_default();
+            seen.committed = seen.committed.max(Some(ver));
+            if ctr == 1 {
+                seen.recovered.insert(elect);
+            }
+            for (key, version) in self.pending.remove(&(to.shard, index, ver)).unwrap_or_default() {
+                self.committed.insert((to.shard, key, version));
+            }
+        }
+    }
+
+    fn request(&mut self, wire: OnWire<'_>, number: u64) {
+        let frame = wire.frame();
+        match frame.kind {
+            msg::Create::KIND => {
+                if let Ok(m) = msg::Create::from_frame(frame.clone()) {
+                    for config in m.shards {
+                        self.configs.entry(config.key).or_insert(config);
+                    }
+                }
+            }
+            msg::Ask::KIND => {
+                if let Ok(m) = msg::Ask::from_frame(frame.clone()) {
+                    let key = (wire.from.node, wire.from.life, wire.to, number);
+                    self.asked.insert(key, (self.clock, m.shard, m.question));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Z7: a leader answers a client.
+    fn reply(&mut self, wire: OnWire<'_>, number: u64, verdict: &mut Violations) {
+        let node = wire.from.node;
+        let key = (wire.to, wire.to_life.unwrap_or(0), node, number);
+        let Some((asked, shard, question)) = self.asked.remove(&key) else { return };
+        let Ok(m) = msg::AskReply::from_frame(wire.frame().clone()) else { return };
+        let held = match &m.answer {
+            msg::Answer::Held { held } | msg::Answer::Not { held, .. } => held.as_ref(),
+            msg::Answer::Done { .. } | msg::Answer::ConditionFailed {} | msg::Answer::Page { .. } => None,
+            _ => return,
+        };
+        if self.proven.get(&(shard, node)).is_none_or(|proven| *proven <= asked) {
+            verdict.fail(format!("Z7 not confirmed: node {node} answers {question:?} with {:?}", m.answer));
+        }
+        let key = match question {
+            msg::Question::Get { key } | msg::Question::Write { key, .. } => key,
+            msg::Question::List { .. } => return,
+        };
+        if let Some((version, _)) = held
+            && !self.committed.contains(&(shard, key.clone(), *version))
+        {
+            verdict.fail(format!("Z7 not committed: node {node} shows version {version} of {key:?}"));
+        }
+    }
+}
