@@ -245,6 +245,11 @@ impl Leader {
     fn complete(&mut self, now: Tick, shard: &mut Shard, number: u64, out: &mut Effects) {
         let Some(round) = self.rounds.remove(&number) else { return };
         self.confirmed = self.confirmed.max(number);
+        // A confirmation that this round has overtaken proves nothing more. The next one need not wait for it.
+        if let Some(overtaken) = self.confirming.filter(|confirming| *confirming < number) {
+            self.rounds.remove(&overtaken);
+            self.confirming = None;
+        }
         match round.kind {
             Kind::Confirm => self.confirming = None,
             Kind::Recover { indices, best } => self.write_recovered(now, shard, indices, best, out),
