@@ -124,6 +124,11 @@ impl Bucket {
         self.keys.iter().map(|(key, (version, _))| (key, *version))
     }
 
+    /// Returns the names of the writes whose outcomes it remembers.
+    pub fn remembered(&self) -> impl Iterator<Item = OpId> {
+        self.done.iter().map(|known| known.op)
+    }
+
     /// Applies a write. `room` is how many bytes the bucket may grow by, from its length `from`.
     pub fn apply(&mut self, write: &BucketWrite, from: usize, room: usize) -> Applied {
         if let Some(known) = self.done.iter().find(|known| known.op == write.op)

@@ -4,10 +4,10 @@
 //! closed journal, or that now has another identity than the one in the shard's configuration, does not lead: the next replica in the order
 //! of the configuration stands for election. A false alarm costs one election. Clients may also insist, if the leader does not answer them.
 //!
-//! The node drops every message from or to an identity that is not in the configuration of the shard (Z10). For a shard in memory, the
+//! The node drops every message from or to an identity that is not in the configuration of the shard (bizur-Z10). For a shard in memory, the
 //! identity is that of the process. So a process that restarts, and has forgotten its votes and buckets, is nobody (§5).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use atoll_contract::keyspace::{Durability, KeyspaceId, Replica};
@@ -69,6 +69,33 @@ struct Peer {
     failed: bool,
 }
 
+/// The last requests of a node. A copy of one of them must not be taken again: the first one may have been answered that its condition
+/// does not hold, and a copy that comes later may find that it does.
+#[derive(Debug, Default)]
+struct Seen {
+    numbers: BTreeSet<u64>,
+    order: VecDeque<u64>,
+}
+
+/// How many requests of a node are remembered. Copies of a message come soon after it, on the same connection.
+const REMEMBERED_REQUESTS: usize = 1024;
+
+impl Seen {
+    /// Notes a request. Returns false if it was seen before.
+    fn is_new(&mut self, number: u64) -> bool {
+        if !self.numbers.insert(number) {
+            return false;
+        }
+        self.order.push_back(number);
+        if self.order.len() > REMEMBERED_REQUESTS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.numbers.remove(&oldest);
+        }
+        true
+    }
+}
+
 /// A replica and its leader.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -89,6 +116,7 @@ pub struct BizurNode {
     /// Bytes that all replicas hold.
     bytes: usize,
     peers: BTreeMap<NodeId, Peer>,
+    seen: BTreeMap<NodeId, Seen>,
     next_beat: Option<Tick>,
     due: BTreeSet<(Tick, ShardKey)>,
     touched: BTreeSet<ShardKey>,
@@ -108,6 +136,7 @@ impl BizurNode {
             dropped_lsn: Lsn::NONE,
             bytes: 0,
             peers: BTreeMap::new(),
+            seen: BTreeMap::new(),
             next_beat: None,
             due: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -144,7 +173,7 @@ impl BizurNode {
         self.env.jitter(self.options.backoff)
     }
 
-    /// Returns the shard of a message between replicas, and the position of its sender. None if either is not a replica of it (Z10).
+    /// Returns the shard of a message between replicas, and the position of its sender. None if either is not a replica of it (bizur-Z10).
     fn admit(&mut self, from: NodeId, to: &Address) -> Option<(&mut Held, usize)> {
         let held = self.shards.get_mut(&to.shard)?;
         let sender = held.shard.config.position(Replica { node: from, identity: to.from });
@@ -278,6 +307,11 @@ impl BizurNode {
     }
 
     fn on_ask(&mut self, now: Tick, from: Caller, m: Ask, out: &mut Effects) {
+        let Some(number) = from.request else { return };
+        if !self.seen.entry(from.node).or_default().is_new(number) {
+            hit("bizur.node.copy");
+            return;
+        }
         if let Err(answer) = self.take(now, from, m, out) {
             out.reply(from, AskReply { answer }, Lsn::NONE);
         }

@@ -3,17 +3,19 @@
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | Z1 | a round is sent only in an election that a majority has voted for, by its candidate, in one life |
-//! | Z2 | no replica acknowledges an election after it has shown a vote for a later one |
-//! | Z3 | each version of a bucket has one content, in all writes |
-//! | Z4 | the versions of a bucket that a replica syncs or shows do not fall |
-//! | Z5 | a recovery writes the content of the latest committed version, or of a later one |
-//! | Z6 | counters rise; a bucket is written only once its recovery in the same election is acknowledged, one write at a time |
-//! | Z7 | an answer follows an acknowledged round that was sent after the request; it shows only committed versions |
-//! | Z10 | no life uses the identity of another one, and no disk that of another one |
+//! | bizur-Z1 | a round is sent only in an election that a majority has voted for, by its candidate, in one life |
+//! | bizur-Z2 | no replica acknowledges an election after it has shown a vote for a later one |
+//! | bizur-Z3 | each version of a bucket has one content, in all writes |
+//! | bizur-Z4 | the versions of a bucket that a replica syncs or shows do not fall |
+//! | bizur-Z5 | a recovery writes the content of the latest committed version, or of a later one |
+//! | bizur-Z6 | counters rise; a bucket is written only once its recovery in the same election is acknowledged, one write at a time |
+//! | bizur-Z7 | an answer follows an acknowledged round that was sent after the request; it shows only committed versions |
+//! | bizur-Z8 | a write that was sent to replicas is not answered as not done |
+//! | bizur-Z10 | no life uses the identity of another one, and no disk that of another one |
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::OpId;
 use atoll_contract::keyspace::{Durability, Replica};
 use atoll_contract::testing::{OnWire, Oracle, Violations, Who, digest};
 use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RoleKind};
@@ -62,8 +64,10 @@ pub(super) struct BizurOracle {
     votes: BTreeMap<(ShardKey, ElectId), BTreeSet<u128>>,
     /// The life in which each election was used.
     terms: BTreeMap<(ShardKey, ElectId), u64>,
-    /// The highest vote that each replica has shown.
-    shown: BTreeMap<(ShardKey, u128), ElectId>,
+    /// The highest vote that each replica has shown, to itself and to others: what it sends to both in one turn is seen in any order.
+    shown: BTreeMap<(ShardKey, u128, bool), ElectId>,
+    /// The highest vote that each replica has synced.
+    synced: BTreeMap<(ShardKey, u128), ElectId>,
     rounds: BTreeMap<RoundKey, RoundSeen>,
     buckets: BTreeMap<Place, BucketSeen>,
     /// The versions of buckets that replicas have synced or shown.
@@ -75,6 +79,10 @@ pub(super) struct BizurOracle {
     proven: BTreeMap<(ShardKey, NodeId), u64>,
     /// When each request was sent, and what it wants.
     asked: BTreeMap<AskedKey, (u64, ShardKey, msg::Question)>,
+    /// How often each node was asked for a write.
+    asks: BTreeMap<(NodeId, OpId), u32>,
+    /// The leader that first sent each write to replicas.
+    introduced: BTreeMap<(ShardKey, OpId), NodeId>,
 }
 
 impl Oracle for BizurOracle {
@@ -120,27 +128,38 @@ impl BizurOracle {
             msg::Fact::Shard { config } => {
                 let mine = Replica { node: who.node, identity: who.storage.0 };
                 if config.position(mine).is_none() {
-                    verdict.fail(format!("Z10 foreign disk: node {} keeps {:?}", who.node, config.key));
+                    verdict.fail(format!("bizur-Z10 foreign disk: node {} keeps {:?}", who.node, config.key));
                 }
                 self.configs.entry(config.key).or_insert(config);
             }
-            msg::Fact::Bucket { shard, index, ver, .. } => {
+            msg::Fact::Voted { shard, elect } => self.syncs(who, shard, elect, verdict),
+            msg::Fact::Bucket { shard, index, ver, voted, .. } => {
+                self.syncs(who, shard, voted, verdict);
                 self.holds(who.storage.0, shard, index, ver, verdict);
             }
             _ => {}
         }
     }
 
-    /// Z4: a replica holds this version of a bucket.
+    /// bizur-Z2: a replica syncs a vote.
+    fn syncs(&mut self, who: &Who, shard: ShardKey, elect: ElectId, verdict: &mut Violations) {
+        let synced = self.synced.entry((shard, who.storage.0)).or_default();
+        if elect < *synced {
+            verdict.fail(format!("bizur-Z2 vote back: a replica votes for {elect} after {synced}"));
+        }
+        *synced = (*synced).max(elect);
+    }
+
+    /// bizur-Z4: a replica holds this version of a bucket.
     fn holds(&mut self, replica: u128, shard: ShardKey, index: u32, ver: Ver, verdict: &mut Violations) {
         let held = self.held.entry((replica, shard, index)).or_default();
         if ver < *held {
-            verdict.fail(format!("Z4 older bucket: bucket {index} went from {held} back to {ver}"));
+            verdict.fail(format!("bizur-Z4 older bucket: bucket {index} went from {held} back to {ver}"));
         }
         *held = ver;
     }
 
-    /// Z10: the sender of a message may use this identity. Returns the configuration of the shard.
+    /// bizur-Z10: the sender of a message may use this identity. Returns the configuration of the shard.
     fn sender(&mut self, who: &Who, to: &msg::Address, verdict: &mut Violations) -> Option<&ShardConfig> {
         let config = self.configs.get(&to.shard)?;
         let is_own = match config.durability {
@@ -150,19 +169,22 @@ impl BizurOracle {
             }
         };
         if !is_own {
-            verdict.fail(format!("Z10 identity: life {} of node {} uses another's", who.life, who.node));
+            verdict
+                .fail(format!("bizur-Z10 identity: life {} of node {} uses another's", who.life, who.node));
         }
         if config.position(Replica { node: who.node, identity: to.from }).is_none() {
-            verdict.fail(format!("Z10 stranger: node {} is no replica of {:?}", who.node, to.shard));
+            verdict.fail(format!("bizur-Z10 stranger: node {} is no replica of {:?}", who.node, to.shard));
         }
         self.configs.get(&to.shard)
     }
 
-    /// Z2: a replica shows that it has voted for this election, or for nothing later.
+    /// bizur-Z2: a replica shows that it has voted for this election, or for nothing later.
     fn shows(&mut self, to: &msg::Address, elect: ElectId, verdict: &mut Violations) {
-        let shown = self.shown.entry((to.shard, to.from)).or_default();
+        let shown = self.shown.entry((to.shard, to.from, to.from == to.to)).or_default();
         if elect < *shown {
-            verdict.fail(format!("Z2 vote back: a replica acknowledges {elect} after it voted for {shown}"));
+            verdict.fail(format!(
+                "bizur-Z2 vote back: a replica acknowledges {elect} after it voted for {shown}"
+            ));
         }
         *shown = (*shown).max(elect);
     }
@@ -176,7 +198,7 @@ impl BizurOracle {
         }
     }
 
-    /// Z1: a round is sent in an election. Returns whether it is sent for the first time.
+    /// bizur-Z1: a round is sent in an election. Returns whether it is sent for the first time.
     fn round(
         &mut self,
         who: &Who,
@@ -187,15 +209,15 @@ impl BizurOracle {
     ) -> bool {
         let Some(majority) = self.sender(who, to, verdict).map(ShardConfig::majority) else { return false };
         if elect.server != (Replica { node: who.node, identity: to.from }) {
-            verdict.fail(format!("Z1 candidate: node {} acts in {elect}", who.node));
+            verdict.fail(format!("bizur-Z1 candidate: node {} acts in {elect}", who.node));
         }
         let votes = self.votes.get(&(to.shard, elect)).map_or(0, BTreeSet::len);
         if votes < majority {
-            verdict.fail(format!("Z1 not elected: {elect} has {votes} votes of at least {majority}"));
+            verdict.fail(format!("bizur-Z1 not elected: {elect} has {votes} votes of at least {majority}"));
         }
         let life = *self.terms.entry((to.shard, elect)).or_insert(who.life);
         if life != who.life {
-            verdict.fail(format!("Z1 two lives: {elect} was won in life {life}, not in {}", who.life));
+            verdict.fail(format!("bizur-Z1 two lives: {elect} was won in life {life}, not in {}", who.life));
         }
         let clock = self.clock;
         let mut first = false;
@@ -231,14 +253,17 @@ impl BizurOracle {
             let seen = self.buckets.entry((shard, item.index)).or_default();
             seen.last.insert(m.elect, (m.round, item.ctr));
             if *seen.contents.entry(ver).or_insert(content) != content {
-                verdict.fail(format!("Z3 two contents: bucket {} at {ver}", item.index));
+                verdict.fail(format!("bizur-Z3 two contents: bucket {} at {ver}", item.index));
             }
             match Bucket::from_bytes(bytes) {
                 Ok(bucket) => {
+                    for op in bucket.remembered() {
+                        self.introduced.entry((shard, op)).or_insert(who.node);
+                    }
                     let keys = bucket.keys().map(|(key, version)| (key.clone(), version)).collect();
                     self.pending.insert((shard, item.index, ver), keys);
                 }
-                Err(e) => verdict.fail(format!("Z3 unreadable: bucket {} at {ver}: {e}", item.index)),
+                Err(e) => verdict.fail(format!("bizur-Z3 unreadable: bucket {} at {ver}: {e}", item.index)),
             }
         }
         if let Some(round) = self.rounds.get_mut(&(shard, m.elect, m.round)) {
@@ -246,35 +271,36 @@ impl BizurOracle {
         }
     }
 
-    /// Z5: a recovery in an election has the content of the latest committed version, or of a later one.
+    /// bizur-Z5: a recovery in an election has the content of the latest committed version, or of a later one.
     fn recovers(&mut self, place: Place, elect: ElectId, content: u64, verdict: &mut Violations) {
         let seen = self.buckets.entry(place).or_default();
         if seen.last.contains_key(&elect) {
-            verdict.fail(format!("Z6 counter: bucket {} is recovered twice in {elect}", place.1));
+            verdict.fail(format!("bizur-Z6 counter: bucket {} is recovered twice in {elect}", place.1));
         }
-        let Some(committed) = seen.committed else { return };
+        // A leader that was replaced may still try; its write gets no majority.
+        let Some(committed) = seen.committed.filter(|committed| committed.elect < elect) else { return };
         let known = seen.contents.range(committed..Ver { elect, ctr: 0 });
         if !known.into_iter().any(|(_, other)| *other == content) {
             verdict.fail(format!(
-                "Z5 lost: bucket {} is recovered in {elect} without {committed}, which a majority has",
+                "bizur-Z5 lost: bucket {} is recovered in {elect} without {committed}, which a majority has",
                 place.1
             ));
         }
     }
 
-    /// Z6: a bucket is written in an election.
+    /// bizur-Z6: a bucket is written in an election.
     fn writes(&mut self, place: Place, elect: ElectId, ctr: u64, verdict: &mut Violations) {
         let seen = self.buckets.entry(place).or_default();
         if !seen.recovered.contains(&elect) {
-            verdict.fail(format!("Z6 not recovered: bucket {} is written in {elect}", place.1));
+            verdict.fail(format!("bizur-Z6 not recovered: bucket {} is written in {elect}", place.1));
         }
         let Some((round, last)) = seen.last.get(&elect).copied() else { return };
         if ctr <= last {
-            verdict.fail(format!("Z6 counter: bucket {} is written with {ctr} after {last}", place.1));
+            verdict.fail(format!("bizur-Z6 counter: bucket {} is written with {ctr} after {last}", place.1));
         }
         let before = self.rounds.get(&(place.0, elect, round));
         if before.is_some_and(|before| !before.acknowledged && !before.refused) {
-            verdict.fail(format!("Z6 two writes: bucket {} before {elect}/{last} is decided", place.1));
+            verdict.fail(format!("bizur-Z6 two writes: bucket {} before {elect}/{last} is decided", place.1));
         }
     }
 
@@ -347,6 +373,9 @@ impl BizurOracle {
             }
             msg::Ask::KIND => {
                 if let Ok(m) = msg::Ask::from_frame(frame.clone()) {
+                    if let msg::Question::Write { op, .. } = &m.question {
+                        *self.asks.entry((wire.to, *op)).or_default() += 1;
+                    }
                     let key = (wire.from.node, wire.from.life, wire.to, number);
                     self.asked.insert(key, (self.clock, m.shard, m.question));
                 }
@@ -355,19 +384,38 @@ impl BizurOracle {
         }
     }
 
-    /// Z7: a leader answers a client.
+    /// bizur-Z8: a leader says that it has not done a write. If it was asked for it only once, it must not have sent it to replicas.
+    fn denies(&self, node: NodeId, shard: ShardKey, question: &msg::Question, verdict: &mut Violations) {
+        if let msg::Question::Write { op, .. } = question
+            && self.asks.get(&(node, *op)) == Some(&1)
+            && self.introduced.get(&(shard, *op)) == Some(&node)
+        {
+            verdict
+                .fail(format!("bizur-Z8 denied: node {node} has sent {op:?}, and says that it did nothing"));
+        }
+    }
+
+    /// bizur-Z7: a leader answers a client.
     fn reply(&mut self, wire: OnWire<'_>, number: u64, verdict: &mut Violations) {
         let node = wire.from.node;
         let key = (wire.to, wire.to_life.unwrap_or(0), node, number);
         let Some((asked, shard, question)) = self.asked.remove(&key) else { return };
         let Ok(m) = msg::AskReply::from_frame(wire.frame().clone()) else { return };
         let held = match &m.answer {
-            msg::Answer::Held { held } | msg::Answer::Not { held, .. } => held.as_ref(),
-            msg::Answer::Done { .. } | msg::Answer::ConditionFailed {} | msg::Answer::Page { .. } => None,
+            msg::Answer::Held { held } => held.as_ref(),
+            // A refused condition may show what an earlier write of the same batch made and a later one replaced.
+            msg::Answer::Done { .. }
+            | msg::Answer::Not { .. }
+            | msg::Answer::ConditionFailed {}
+            | msg::Answer::Page { .. } => None,
+            msg::Answer::NotLeader { .. } => return self.denies(node, shard, &question, verdict),
             _ => return,
         };
         if self.proven.get(&(shard, node)).is_none_or(|proven| *proven <= asked) {
-            verdict.fail(format!("Z7 not confirmed: node {node} answers {question:?} with {:?}", m.answer));
+            verdict.fail(format!(
+                "bizur-Z7 not confirmed: node {node} answers {question:?} with {:?}",
+                m.answer
+            ));
         }
         let key = match question {
             msg::Question::Get { key } | msg::Question::Write { key, .. } => key,
@@ -376,7 +424,7 @@ impl BizurOracle {
         if let Some((version, _)) = held
             && !self.committed.contains(&(shard, key.clone(), *version))
         {
-            verdict.fail(format!("Z7 not committed: node {node} shows version {version} of {key:?}"));
+            verdict.fail(format!("bizur-Z7 not committed: node {node} shows version {version} of {key:?}"));
         }
     }
 }
