@@ -33,8 +33,8 @@
 //!   whose outcome may have been forgotten is refused, not repeated (`bucket.rs`).
 //! - A write that a majority of the replicas has no room for is undone: its leader writes the old content under a newer version before it
 //!   refuses the client. The leader keeps its term.
-//! - A read needs no turn in the queue of its bucket. It is answered from the committed content once a round that was sent after its arrival
-//!   is acknowledged. That is the moment at which it takes effect.
+//! - A read needs no turn in the queue of its bucket. It is answered from the committed content once a round that was sent after its
+//!   arrival is acknowledged. That is the moment at which it takes effect.
 //!
 //! # Not offered yet
 //!

@@ -1,7 +1,7 @@
 //! Messages between clients, leaders and replicas (kinds 1200–1299), and the facts of replicas in the journal.
 //!
-//! Leaders and replicas exchange one-way messages. Each names both sides with their identities, the election and the number of the round, so
-//! an answer counts for exactly one request, and only from a replica of the shard (bizur-B12).
+//! Leaders and replicas exchange one-way messages. Each names both sides with their identities, the election and the number of the round,
+//! so an answer counts for exactly one request, and only from a replica of the shard (bizur-B12).
 #![allow(missing_docs)] // The documentation of a variant covers its fields, too.
 
 use atoll_contract::OpId;

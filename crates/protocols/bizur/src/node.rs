@@ -4,8 +4,8 @@
 //! closed journal, or that now has another identity than the one in the shard's configuration, does not lead: the next replica in the order
 //! of the configuration stands for election. A false alarm costs one election. Clients may also insist, if the leader does not answer them.
 //!
-//! The node drops every message from or to an identity that is not in the configuration of the shard (bizur-Z10). For a shard in memory, the
-//! identity is that of the process. So a process that restarts, and has forgotten its votes and buckets, is nobody (§5).
+//! The node drops every message from or to an identity that is not in the configuration of the shard (bizur-Z10). For a shard in memory,
+//! the identity is that of the process. So a process that restarts, and has forgotten its votes and buckets, is nobody (§5).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

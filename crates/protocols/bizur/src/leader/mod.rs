@@ -1,10 +1,10 @@
 //! The leader of a shard (§2): its term, its copies of the committed buckets, and the requests that wait.
 //!
-//! The state is volatile. Every message of a leader is part of a numbered *round*: a confirmation, a read for recovery, or a write. A round is
-//! acknowledged once a majority of different replicas has answered it in the leader's election. An acknowledged round proves that the leader
-//! still led when the last of these answers was given. So a request may be answered from the committed buckets as soon as a round that was
-//! sent after its arrival is acknowledged (bizur-B7). All waiting reads share one confirmation, and the next one serves all that have
-//! arrived meanwhile.
+//! The state is volatile. Every message of a leader is part of a numbered *round*: a confirmation, a read for recovery, or a write. A
+//! round is acknowledged once a majority of different replicas has answered it in the leader's election. An acknowledged round proves that
+//! the leader still led when the last of these answers was given. So a request may be answered from the committed buckets as soon as a
+//! round that was sent after its arrival is acknowledged (bizur-B7). All waiting reads share one confirmation, and the next one serves all
+//! that have arrived meanwhile.
 //!
 //! The replica on the leader's node is not special: it gets the same messages, and may refuse (bizur-B12). The copies of the leader change
 //! only when a write is acknowledged (bizur-B5).
