@@ -40,6 +40,7 @@ const LAYERS: [&[&str]; 10] = [
     &["atoll-contract", "atoll-net", "atoll-storage"],
     &["atoll-log", "atoll-loglet-store"],
     &[
+        "atoll-bizur",
         "atoll-corfu",
         "atoll-db",
         "atoll-local",
