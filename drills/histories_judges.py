@@ -31,8 +31,8 @@ def porcupine():
 
 
 def ours(given):
-    """Our judge, built if need be."""
-    if given:
+    """Our judge: as given, from ATOLL_JUDGE, or as cargo builds it."""
+    if given := given or os.environ.get("ATOLL_JUDGE"):
         return pathlib.Path(given)
     subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "atoll-judge"], cwd=ROOT, check=True)
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release/atoll-judge"
