@@ -1,5 +1,5 @@
-//! The contracts between the layers of Atoll: what a log, a register, a keyspace and an application promise, and the values that they exchange. This
-//! crate depends on no protocol and on no implementation of a log or of an engine.
+//! The contracts between the layers of Atoll: what a log, a register, a keyspace and an application promise, and the values that they
+//! exchange. This crate depends on no protocol and on no implementation of a log or of an engine.
 //!
 //! | file | what it is |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! The suites that every implementation of a Loglet (vlog-L1–vlog-L9), a register, a keyspace or an application must pass, and a driver that runs
-//! nodes on virtual time. Only available with the feature `testing`.
+//! The suites that every implementation of a Loglet (vlog-L1–vlog-L9), a register, a keyspace or an application must pass, and a driver
+//! that runs nodes on virtual time. Only available with the feature `testing`.
 //!
 //! An implementation provides a small harness: nodes in a [`Driver`], and handles on each node.
 

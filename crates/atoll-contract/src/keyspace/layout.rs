@@ -265,7 +265,7 @@ mod tests {
     fn layout() -> Layout {
         let replica = |n: u32| Replica { node: NodeId(n), identity: u128::from(n) * 7 };
         Layout {
-            engine: "bizur".into(),
+            engine: "engine".into(),
             id: KeyspaceId(5),
             epoch: 1,
             state: LayoutState::Normal,

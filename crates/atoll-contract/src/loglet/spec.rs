@@ -163,14 +163,14 @@ mod tests {
     #[test]
     fn a_specification_of_stripes_is_one_of_each_stripe() {
         let nodes = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
-        let mut spec = LogletSpec::of("striped").place("0/server", nodes(&[1, 2, 3])).avoiding([NodeId(9)]);
+        let mut spec = LogletSpec::of("kind").place("0/server", nodes(&[1, 2, 3])).avoiding([NodeId(9)]);
         spec = spec
             .place("1/server", nodes(&[3, 4, 5]))
             .place("1/0/unit", nodes(&[7]))
             .place("orderer", nodes(&[6]));
         spec.options.insert("1/window".to_owned(), "64".to_owned());
         let (whole, parts) = spec.split_parts();
-        assert_eq!(whole, LogletSpec::of("striped").place("orderer", nodes(&[6])).avoiding([NodeId(9)]));
+        assert_eq!(whole, LogletSpec::of("kind").place("orderer", nodes(&[6])).avoiding([NodeId(9)]));
         assert_eq!(parts, ["0", "1"]);
         let one = spec.of_part("1");
         assert_eq!(one.placed("server"), Some(&*nodes(&[3, 4, 5])));

@@ -237,8 +237,9 @@ impl VirtualLog {
     }
 
     /// Appends records. The records of one client keep their order among all submissions through this handle. The ticket yields a
-    /// position for each record, which is durable by then. The append is bounded in memory, not in time: it waits, and follows the log across segments, until there is an answer. If
-    /// its ticket is dropped, records that were not sent yet may be left out. After [`Busy`], nothing was taken.
+    /// position for each record, which is durable by then. The append is bounded in memory, not in time: it waits, and follows the log
+    /// across segments, until there is an answer. If its ticket is dropped, records that were not sent yet may be left out. After
+    /// [`Busy`], nothing was taken.
     #[allow(clippy::type_complexity)]
     pub fn submit(
         &self,
