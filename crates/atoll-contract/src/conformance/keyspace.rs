@@ -76,7 +76,7 @@ impl Client {
                 Err(KeyspaceError::NotDone(_)) if self.env.now() < until => {
                     self.env.sleep(Duration::from_millis(5)).await;
                 }
-                Err(e) => panic!("a read fails only as not done, and not for ever: {e}"),
+                Err(e) => panic!("a read fails only as not done, and not permanently: {e}"),
             }
         }
     }

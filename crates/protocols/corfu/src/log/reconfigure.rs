@@ -111,7 +111,7 @@ impl CorfuLog {
         Ok(Sealed { start })
     }
 
-    /// Starts the sequencer of a projection. If it does not answer, appends go on without it.
+    /// Starts the sequencer of a projection. If it does not answer, appends continue without it.
     async fn start_sequencer(&self, view: &View, next: u64) {
         let client = &self.client;
         let (node, _) = view.projection.sequencer;

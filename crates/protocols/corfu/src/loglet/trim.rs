@@ -60,7 +60,7 @@ impl CorfuLoglet {
     }
 
     /// Deletes the Loglet on all units that answer. Tombstones are durable on a unit of each chain at least when this returns, so no append
-    /// can succeed any more. A unit that was away is told later, when its node finds a Loglet that no chain names.
+    /// can succeed any more. A unit that was away learns of it later, when its node finds a Loglet that no chain names.
     pub(crate) async fn delete(&self) -> Result<(), LogletError> {
         let s = &self.0;
         let until = s.client.op_end();

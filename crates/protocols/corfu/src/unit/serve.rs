@@ -177,7 +177,7 @@ impl Unit {
         }
     }
 
-    /// Deletes a log. The tombstone stays for ever.
+    /// Deletes a log. The tombstone stays permanently.
     pub(super) fn on_delete(&mut self, from: Caller, m: Delete, out: &mut Effects) {
         let state = ServerState::NOTHING;
         if out.space() == Room::Closed {
