@@ -116,7 +116,7 @@ async fn until_filled(stripes: &Arc<Stripes>, end: Offset) -> Result<(), AppendE
             break Ok(());
         }
         if stripes.is_sealed() {
-            // The stripe that is sealed will not be filled. The records may be below the sealed tail all the same (vlog-V2).
+            // The stripe that is sealed will not be filled. Its records may still be below the sealed tail (vlog-V2).
             hit("striped.append.sealed_while_blocked");
             break Err(AppendError::Sealed);
         }
