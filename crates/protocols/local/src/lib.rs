@@ -5,7 +5,7 @@
 //!
 //! | paper (Delos Figure 2) | here |
 //! | --- | --- |
-//! | append, acknowledged after the sync; a retry gets its original offsets, also after a restart | `local_store.rs`: `append` |
+//! | append, acknowledged after the sync; a retry gets its original offsets, also after a restart | `appends.rs` |
 //! | checkTail → (tail, sealed) | `Info` |
 //! | readNext | `Read` |
 //! | prefixTrim | `Trim` |
@@ -19,6 +19,7 @@ pub mod config;
 pub mod message;
 pub mod mutants;
 
+mod appends;
 mod invariants;
 mod local_store;
 mod loglet;

@@ -1,6 +1,6 @@
 //! The store of all local loglets of a node. It is both the sequencer and the only server, so its journal alone decides.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use atoll_core::{
     StorageId, Stored, Tick,
 };
 
-use super::config::{self, LocalConfig};
 use super::invariants;
 use super::message::LocalAppend;
 use super::mutants;
-use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
+use crate::appends::Local;
+use atoll_loglet_store::deduplicator::Deduplicator;
 use atoll_loglet_store::message::{
-    Answer, Appended, Delete, Entries, Info, Ordered, Read, Repair, Seal, ServerState, Status, StatusPage,
-    Trim, Verdict, Wait, status_page,
+    Answer, Delete, Entries, Info, Read, Repair, Seal, ServerState, Status, StatusPage, Trim, Verdict, Wait,
+    status_page,
 };
 use atoll_loglet_store::parse_counted;
 use atoll_loglet_store::store::{
-    Durable, LogletState, LogletStore, LogletStoreOptions, Protocol, ReadOutcome, Sealing, Waiter, Waits,
+    Durable, LogletState, LogletStore, LogletStoreOptions, ReadOutcome, Sealing, Waiter, Waits,
 };
 
 /// Limits of a local store.
@@ -35,10 +35,15 @@ pub struct LocalStoreOptions {
     pub store: LogletStoreOptions,
     /// Maximum number of requests at this node that wait for a tail. Further ones are answered at once.
     pub max_waits: usize,
-    /// Maximum number of bytes on the way to the disk per loglet. Further appends are refused as busy.
+    /// Maximum number of bytes on the way to the disk per loglet. Further appends wait until there is room.
     pub window_bytes: usize,
     /// The same limit for all loglets together.
     pub node_window_bytes: usize,
+    /// Maximum number of bytes of appends that wait for room, for all loglets together. Further appends are refused as busy. Too small:
+    /// their senders pause. Too large: memory.
+    pub held_bytes: usize,
+    /// How long an append may wait for room before it is refused as busy.
+    pub patience: Duration,
     /// Number of spans of operations that are remembered per loglet, 32 bytes each. They are recovered after a restart.
     pub dedupe_spans: usize,
 }
@@ -50,30 +55,10 @@ impl Default for LocalStoreOptions {
             max_waits: 16 * 1024,
             window_bytes: 64 << 20,
             node_window_bytes: 256 << 20,
+            held_bytes: 64 << 20,
+            patience: Duration::from_millis(700),
             dedupe_spans: 512 * 1024,
         }
-    }
-}
-
-/// The protocol's part of the state of a loglet.
-#[derive(Debug)]
-pub(super) struct Local {
-    /// None until the first append, because most open loglets are only read.
-    deduplicator: Option<Deduplicator>,
-    /// Ends and lengths of the batches on the way to the disk.
-    staged: VecDeque<(Offset, usize)>,
-    staged_bytes: usize,
-}
-
-impl Protocol for Local {
-    type Config = LocalConfig;
-
-    fn read_config(config: &Bytes) -> Result<LocalConfig, DecodeError> {
-        config::parse(config)
-    }
-
-    fn new(_: LocalConfig) -> Self {
-        Local { deduplicator: None, staged: VecDeque::new(), staged_bytes: 0 }
     }
 }
 
@@ -92,12 +77,16 @@ fn reached(kept: &LogletState<Local>, waiter: &Waiter) -> bool {
 
 /// See the module documentation.
 pub struct LocalStore {
-    env: Env,
+    pub(crate) env: Env,
     storage: StorageId,
-    options: LocalStoreOptions,
-    store: LogletStore<Local>,
+    pub(crate) options: LocalStoreOptions,
+    pub(crate) store: LogletStore<Local>,
     /// Budget for the bytes of all loglets on the way to the disk.
-    in_flight: Arc<Budget>,
+    pub(crate) in_flight: Arc<Budget>,
+    /// Budget for the appends of all loglets that wait for room.
+    pub(crate) held: Arc<Budget>,
+    /// The loglets with appends that wait for room.
+    pub(crate) holding: BTreeSet<LogletId>,
     waits: Waits,
     touched: BTreeSet<LogletId>,
 }
@@ -110,6 +99,8 @@ impl LocalStore {
             storage,
             store: LogletStore::new(options.store.clone()),
             in_flight: Arc::new(Budget::new(options.node_window_bytes)),
+            held: Arc::new(Budget::new(options.held_bytes)),
+            holding: BTreeSet::new(),
             waits: Waits::new(options.max_waits),
             options,
             touched: BTreeSet::new(),
@@ -117,7 +108,7 @@ impl LocalStore {
     }
 
     /// Returns the loglet. Creates it from its configuration if that names this data directory and the loglet was never deleted.
-    fn loglet(
+    pub(crate) fn loglet(
         &mut self,
         loglet: LogletId,
         config: &Bytes,
@@ -147,95 +138,6 @@ impl LocalStore {
     fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
         let state = self.store.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         out.reply(to, Answer { verdict, state }, reveals);
-    }
-
-    fn on_append(&mut self, from: Caller, m: LocalAppend, out: &mut Effects) {
-        let (outcome, known_tail, reveals) = match self.append(from, m, out) {
-            Ok(placed) => placed,
-            Err((outcome, reveals)) => (outcome, Offset::ZERO, reveals),
-        };
-        let reveals = if mutant(mutants::LOCAL_ACK_EARLY) { Lsn::NONE } else { reveals };
-        out.reply(from, Appended { outcome, known_tail }, reveals);
-    }
-
-    /// Orders and journals a batch. Returns the answer, a tail that is correct by the time the answer leaves, and the
-    /// record that the answer reveals.
-    fn append(
-        &mut self,
-        from: Caller,
-        m: LocalAppend,
-        out: &mut Effects,
-    ) -> Result<(Ordered, Offset, Lsn), (Ordered, Lsn)> {
-        let loglet = m.loglet;
-        let (window_bytes, spans) = (self.options.window_bytes, self.options.dedupe_spans);
-        let in_flight = self.in_flight.clone();
-        let now = |outcome| (outcome, Lsn::NONE);
-        let kept = self.loglet(loglet, &m.config, out).map_err(|verdict| {
-            now(match verdict {
-                Verdict::Unconfigured {} => Ordered::Unconfigured {},
-                Verdict::Gone {} => Ordered::Sealed {},
-                _ => Ordered::StorageFailed {},
-            })
-        })?;
-        match kept.seal {
-            Sealing::Open => {}
-            Sealing::Staged(lsn) => return Err((Ordered::Sealed {}, lsn)),
-            Sealing::Sealed => return Err(now(Ordered::Sealed {})),
-        }
-        match out.space() {
-            Space::Plenty => {}
-            Space::FactsOnly => return Err(now(Ordered::DiskFull {})),
-            Space::Closed => return Err(now(Ordered::StorageFailed {})),
-        }
-        // Operations of an earlier life were recovered, except trimmed ones.
-        let deduplicator =
-            kept.protocol.deduplicator.get_or_insert_with(|| Deduplicator::new(spans, kept.trim));
-        let (own, more) = (kept.protocol.staged_bytes, m.batch.len());
-        let has_room = own + more <= window_bytes && in_flight.has_room(own, more);
-        if !deduplicator.in_order(from.node, m.place) || !has_room {
-            hit("local.busy");
-            return Err(now(Ordered::Busy {}));
-        }
-        let batch = Batch::parse(m.batch).map_err(|_| now(Ordered::TooLarge {}))?;
-        let parts = deduplicator.place(&batch, kept.staged_tail, m.not_below.offset());
-        let parts = parts.map_err(|Forgotten| now(Ordered::Forgotten {}))?;
-        deduplicator.took(from.node, m.place);
-        deduplicator.forget_below(kept.local_tail);
-        let (mut runs, mut end, mut reveals) = (Vec::with_capacity(parts.len()), Offset::ZERO, Lsn::NONE);
-        for part in parts {
-            let upto = part.first.plus(part.count.into());
-            match part.new {
-                Some(entries) => {
-                    if let Some(kept) = self.store.loglets.get(&loglet) {
-                        let sealed = !matches!(kept.seal, Sealing::Open);
-                        invariants::extends(kept.staged_tail, part.first, sealed);
-                    }
-                    reveals = self.stage(loglet, part.first, &entries, out);
-                }
-                None => {
-                    hit("local.duplicate");
-                    let staged =
-                        self.store.loglets.get(&loglet).and_then(|k| k.newest_staged(part.first, upto));
-                    let staged = staged.filter(|_| !mutant(mutants::LOCAL_RETRY_EARLY));
-                    reveals = reveals.max(staged.unwrap_or(Lsn::NONE));
-                }
-            }
-            end = end.max(upto);
-            runs.push((part.first, part.count));
-        }
-        // Everything before `end` precedes it in the journal.
-        Ok((Ordered::Committed { runs }, end, reveals))
-    }
-
-    fn stage(&mut self, loglet: LogletId, first: Offset, batch: &Batch, out: &mut Effects) -> Lsn {
-        let lsn = self.store.stage_entries(loglet, first, batch, false, out);
-        if let Some(kept) = self.store.loglets.get_mut(&loglet) {
-            let len = batch.bytes().len();
-            kept.protocol.staged.push_back((first.plus(batch.len() as u64), len));
-            kept.protocol.staged_bytes += len;
-            self.in_flight.add(len);
-        }
-        lsn
     }
 
     fn on_seal(&mut self, from: Caller, m: Seal, out: &mut Effects) {
@@ -326,10 +228,7 @@ impl LocalStore {
         if out.space() == Space::Closed {
             return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
         }
-        if let Some(kept) = self.store.loglets.get_mut(&m.loglet) {
-            kept.protocol.staged.clear();
-            self.in_flight.give_back(std::mem::take(&mut kept.protocol.staged_bytes));
-        }
+        self.forget_appends(m.loglet, out);
         let lsn = self.store.stage_delete(m.loglet, out);
         for waiter in self.waits.take(m.loglet, |_| true) {
             self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
@@ -364,7 +263,7 @@ impl LocalStore {
 
     fn dispatch(&mut self, now: Tick, from: Caller, f: Frame, out: &mut Effects) -> Result<(), DecodeError> {
         match f.kind {
-            LocalAppend::KIND => self.on_append(from, LocalAppend::from_frame(f)?, out),
+            LocalAppend::KIND => self.on_append(now, from, LocalAppend::from_frame(f)?, out),
             Info::KIND => {
                 let m = Info::from_frame(f)?;
                 let verdict = self.loglet(m.loglet, &m.config, out).err().unwrap_or(Verdict::Done {});
@@ -404,17 +303,9 @@ impl Role for LocalStore {
             }
             kept.raise_known_tail(kept.local_tail);
             invariants::tails(kept.known_tail, kept.local_tail, kept.staged_tail);
-            while let Some((end, len)) = kept.protocol.staged.front().copied() {
-                if end > kept.local_tail {
-                    break;
-                }
-                kept.protocol.staged_bytes -= len;
-                self.in_flight.give_back(len);
-                kept.protocol.staged.pop_front();
-            }
+            kept.protocol.stored(kept.local_tail, &self.in_flight);
             if kept.seal == Sealing::Sealed {
-                // No more appends are ordered. For a retry, the client searches the log (vlog-V2).
-                (kept.protocol.deduplicator, kept.protocol.staged) = (None, VecDeque::new());
+                kept.protocol.sealed();
             }
             self.touched.insert(loglet);
         }
@@ -422,11 +313,12 @@ impl Role for LocalStore {
     }
 
     fn deadline(&self) -> Option<Tick> {
-        [self.waits.next_end(), self.store.sweep_at()].into_iter().flatten().min()
+        [self.waits.next_end(), self.store.sweep_at(), self.next_given_up()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
         self.store.sweep(now, out);
+        self.give_up(now, out);
         for waiter in self.waits.take_ended(now) {
             self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
         }
@@ -434,6 +326,7 @@ impl Role for LocalStore {
 
     fn flush(&mut self, now: Tick, out: &mut Effects) {
         self.store.sweep(now, out);
+        self.admit(out);
         for loglet in std::mem::take(&mut self.touched) {
             let Some(kept) = self.store.loglets.get(&loglet) else { continue };
             for waiter in self.waits.take(loglet, |w| reached(kept, w)) {
@@ -508,5 +401,6 @@ impl Role for LocalStore {
         ];
         self.store.measure(names, out);
         out.push(Measure { name: "local_waits", label: None, value: self.waits.len() as f64 });
+        out.push(Measure { name: "local_waiting_appends", label: None, value: self.held_appends() as f64 });
     }
 }

@@ -66,7 +66,8 @@ fn begin(command: &mut Command) -> LoneRole {
     let env = NodeCore::new(NODE, Incarnation(9), 1).env();
     let usual = LocalStoreOptions::default();
     let window = command.number_of("window", usual.window_bytes as u64) as usize;
-    let options = LocalStoreOptions { window_bytes: window, ..usual };
+    let held = command.number_of("held", usual.held_bytes as u64) as usize;
+    let options = LocalStoreOptions { window_bytes: window, held_bytes: held, ..usual };
     let make =
         move || -> Box<dyn Role> { Box::new(LocalStore::new(env.clone(), StorageId(1), options.clone())) };
     LoneRole::new(NODE, LOCAL_STORE, Wording { message, record }, make)
