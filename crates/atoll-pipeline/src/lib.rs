@@ -20,6 +20,7 @@
 //! | the engine of the database, `atoll-db/src/engine/propose.rs`, `crowd.rs` | `Pipeline`, `Gate`, `Load`, `WaitList` |
 //! | the lane of the virtual log, `atoll-log/src/virtual_log/lane` | `Pipeline`, `Load`, `WaitList`, `Budget`; what is in doubt is sent again under the same names |
 //! | the orderer of a native Loglet, `protocols/native/src/sequencer` | `Load`, `Budget`. It is no `Pipeline`: each server is a cursor into one window, and an append is answered by offset, not by arrival |
+//! | the store of a local Loglet, `protocols/local/src/appends.rs` | `Budget`; what is durable leaves its window |
 
 pub mod budget;
 pub mod gate;
