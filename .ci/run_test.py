@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Tests of run: each check that it makes can fail.
+
+Each test runs a copy of `run` in a small repository of its own, in which `cargo` and the drills are short scripts. A file in `faults/`
+plants a fault in one of them.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+# A name for each command that `run` gives cargo, by the first pattern that its arguments match. A fault of that name makes it fail.
+CARGO = r"""
+#!/usr/bin/env bash
+echo "$*" >>"$ROOT/cargo.log"
+case "$*" in
+    fmt\ --version | clippy\ --version) name=version ;;
+    fmt*) name=fmt ;;
+    clippy*) name=clippy ;;
+    doc*) name=docs ;;
+    deny*) exit 101 ;;
+    "build --release --quiet -p atoll-sim") name=programs ;;
+    build*--release*) name=build ;;
+    *--no-run*) name=build_tests ;;
+    test*-p\ atoll-threads*) name=threads ;;
+    test*--doc*) name=examples ;;
+    test*) name=test ;;
+    build*--examples*) name=examples ;;
+    *mutants*) name=mutants ;;
+    *"--scenario every"*) name=traces ;;
+    *run\ --scenario*) name=sim ;;
+    *) name=other ;;
+esac
+if [[ -e $ROOT/faults/$name ]]; then
+    echo "planted in $name"
+    exit 1
+fi
+[[ $name != traces ]] || cat "$ROOT/release.txt"
+"""
+
+DEBUG_SIM = r"""
+#!/usr/bin/env bash
+cat "$ROOT/debug.txt"
+"""
+
+DRILL = r"""
+#!/usr/bin/env bash
+name=$(basename "$0" .py)
+echo "$name $*" >>"$ROOT/drills.log"
+[[ ! -e $ROOT/faults/skips_$name ]] || echo "java: not run, there is none"
+[[ ! -e $ROOT/faults/$name ]] || { echo "planted in $name"; exit 1; }
+"""
+
+NOTHING = "#!/usr/bin/env bash\n"
+
+# Programs whose presence decides whether a drill may say that it did not run.
+TOOLS = ("java", "javac", "mvn", "go", "openssl", "ip", "nft", "mkfs.ext4", "losetup", "mount", "umount", "rustup")
+
+TRACES = "3 scenarios, 6 seeds, 0 failures\ntraces 1234 of scenario a\ntraces 5678 of scenario b\n"
+
+STEPS = ("checks", "fmt", "clippy", "docs", "licences", "build", "test", "programs", "sim", "mutants", "traces", "threads", "examples", "drills")
+
+
+class Repository:
+    """A repository in which `run` finishes within a second or two."""
+
+    def __init__(self, folder):
+        self.root = pathlib.Path(folder)
+        self.path = self.root / "path"
+        for sub in (".ci", "drills", "faults", "path", "target/debug"):
+            (self.root / sub).mkdir(parents=True)
+        shutil.copy(HERE / "run", self.root / ".ci" / "run")
+        for name in ("run_test.py", "drills_test.py", "evidence_test.py", "evidence.py", "licences.py"):
+            self.script(f".ci/{name}", f'#!/usr/bin/env bash\n[[ ! -e $ROOT/faults/{name} ]]\n')
+        self.script("path/cargo", CARGO)
+        self.script("target/debug/atoll-sim", DEBUG_SIM)
+        for tool in TOOLS:
+            self.script(f"path/{tool}", NOTHING)
+        text = (HERE / "run").read_text()
+        listed = {name: self.words(text, name) for name in ("always", "by_turns", "against_time")}
+        self.always, self.by_turns, self.against_time = listed["always"], listed["by_turns"], listed["against_time"]
+        for name in (*self.always, *self.by_turns):
+            self.script(f"drills/{name}.py", DRILL)
+        for name in ("debug.txt", "release.txt"):
+            (self.root / name).write_text(TRACES)
+        self.commit("first")
+
+    @staticmethod
+    def words(text, name):
+        """The words of an array of the script."""
+        return re.search(rf"^{name}=\((.*?)\)", text, re.MULTILINE | re.DOTALL)[1].split()
+
+    def script(self, name, text):
+        file = self.root / name
+        file.write_text(textwrap.dedent(text).lstrip())
+        file.chmod(0o755)
+
+    def commit(self, words):
+        git = ["git", "-C", self.root, "-c", "user.name=a", "-c", "user.email=a@b"]
+        if not (self.root / ".git").exists():
+            subprocess.run([*git, "init", "-q"], check=True)
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", words], check=True)
+        done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+        return int(done.stdout[:6], 16)
+
+    def plant(self, name):
+        (self.root / "faults" / name).touch()
+
+    def run(self, *steps, **env):
+        """Runs it, and returns its exit status and output."""
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("ATOLL_", "CARGO_"))}
+        env = {**base, "ROOT": str(self.root), "PATH": f"{self.path}:{os.environ['PATH']}", **env}
+        done = subprocess.run([self.root / ".ci" / "run", *steps], env=env, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    def log(self, name):
+        file = self.root / f"{name}.log"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+class Test(unittest.TestCase):
+    """See the module's docstring."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ci-run-")
+        self.addCleanup(folder.cleanup)
+        self.repo = Repository(folder.name)
+
+    def fails(self, said, *steps, **env):
+        status, output = self.repo.run(*steps, **env)
+        self.assertEqual(status, 1, output)
+        self.assertRegex(output, r"FAILED after \d+ s: ")
+        self.assertIn(said, output.rpartition("FAILED after")[2], output)
+        return output
+
+    def passes(self, *steps, **env):
+        status, output = self.repo.run(*steps, **env)
+        self.assertEqual(status, 0, output)
+        self.assertIn("all green", output)
+        return output
+
+    def test_a_run_without_faults_is_green_and_keeps_the_time_of_each_step(self):
+        output = self.passes(ATOLL_CI_DRILLS="all")
+        kept = (self.repo.root / "target" / "ci-times").read_text()
+        for step in STEPS:
+            self.assertRegex(kept, rf"(?m)^ *{step} +\d+ s", step)
+        for name in (*self.repo.always, *self.repo.by_turns):
+            self.assertEqual(self.repo.log("drills").count(f"{name} --quick"), 1, name)
+            self.assertIn(f"--> drills/{name}.py --quick", output)
+
+    def test_each_step_can_fail(self):
+        faults = {"build_tests": "build", "run_test.py": "checks", "drills_test.py": "checks", "evidence_test.py": "docs", "evidence.py": "docs", "licences.py": "licences"}
+        for fault in (*faults, "fmt", "clippy", "docs", "build", "test", "programs", "sim", "mutants", "traces", "threads", "examples"):
+            step = faults.get(fault, fault)
+            with self.subTest(fault):
+                self.repo.plant(fault)
+                self.fails(step)
+                if step not in ("build", "traces"):
+                    self.fails(step, step)
+                (self.repo.root / "faults" / fault).unlink()
+
+    def test_a_drill_that_fails_is_not_tried_again(self):
+        for name in (self.repo.always[0], "hostile"):
+            with self.subTest(name):
+                self.repo.plant(name)
+                output = self.fails("drills", "drills")
+                self.assertEqual(self.repo.log("drills").count(f"{name} --quick"), 1)
+                self.assertIn(f"drills/{name}.py --quick failed; its last lines:\nplanted in {name}", output)
+                (self.repo.root / "faults" / name).unlink()
+                (self.repo.root / "drills.log").unlink()
+
+    def test_what_did_not_run_counts_and_fails_where_the_tools_are(self):
+        self.repo.plant("skips_readme")
+        if pathlib.Path("/dev/net/tun").exists():
+            output = self.fails("drills", "drills")
+            self.assertIn("this machine has all that they want", output)
+        (self.repo.path / "mount").write_text(NOTHING + "exit 1\n")
+        output = self.passes("drills")
+        self.assertIn("not run, or not all of it: readme", output)
+
+    def test_unknown_steps_are_refused(self):
+        status, output = self.repo.run("fmt", "tests")
+        self.assertEqual(status, 2, output)
+        self.assertIn("there is no step tests; there are: " + " ".join(STEPS), output)
+        self.assertEqual(self.repo.log("cargo"), [])
+
+    def test_traces_must_be_there_and_agree(self):
+        self.passes("traces")
+        (self.repo.root / "debug.txt").write_text(TRACES.replace("5678", "5679"))
+        self.fails("traces", "traces")
+        for name in ("debug.txt", "release.txt"):
+            (self.repo.root / name).write_text("")
+        output = self.fails("traces", "traces")
+        self.assertIn("no traces were printed", output)
+
+    def test_half_of_the_seeds_derive_from_the_commit(self):
+        for words in ("second", "third"):
+            own = self.repo.commit(words) + 1000
+            self.passes("sim")
+            ran = [line for line in self.repo.log("cargo") if " run --scenario " in line]
+            for scenarios in ("all", "database,zookeeper,tables"):
+                for seeds in ("0..100", f"{own}..{own + 100}"):
+                    self.assertTrue(any(line.endswith(f"--scenario {scenarios} --seeds {seeds}") for line in ran), (scenarios, seeds, ran))
+            (self.repo.root / "cargo.log").unlink()
+
+    def test_commits_take_turns_with_the_drills(self):
+        turns = {}
+        for number in range(40):
+            turn = self.repo.commit(f"commit {number}") % 3
+            if turn not in turns:
+                self.passes("drills")
+                turns[turn] = {line.split()[0] for line in self.repo.log("drills")} - set(self.repo.always)
+                (self.repo.root / "drills.log").unlink()
+        self.assertEqual(set(turns), {0, 1, 2})
+        for name in self.repo.by_turns:
+            self.assertEqual(sum(name in of_turn for of_turn in turns.values()), 1, name)
+
+    def test_the_lists_name_drills_that_exist(self):
+        names = [*self.repo.always, *self.repo.by_turns]
+        self.assertEqual(len(names), len(set(names)))
+        for name in names:
+            self.assertTrue((HERE.parent / "drills" / f"{name}.py").exists(), name)
+        self.assertLessEqual(set(self.repo.against_time), set(names))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *[a for a in sys.argv[1:] if a != "--quiet"]], verbosity=0 if "--quiet" in sys.argv else 1)
