@@ -189,6 +189,7 @@ impl Node {
     /// Carries out at once what a turn requests from the journal.
     fn keep(&mut self, now: Tick, outputs: &mut Outputs) {
         if let Some(batch) = outputs.journal.take() {
+            atoll_core::invariant!(batch.cells.is_empty(), "this disk keeps no cells");
             let written = self.journal.write(&batch);
             let written = written.and_then(|places| self.journal.sync().map(|_| places));
             self.core.durable(now, written.map_err(|e| e.to_string()));

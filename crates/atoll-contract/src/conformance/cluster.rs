@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::{
-    Abandoned, Caller, Candidate, Checkpoint, Class, Directory, Effects, Env, Envelope, Fetch, FetchError,
-    Frame, Identity, Incarnation, Link, Loc, Lsn, NodeCore, NodeId, Outgoing, Outputs, RecordKind, Role,
-    Space, StorageId, Stored, Tick, Ticket, roles,
+    Abandoned, Caller, Candidate, Cell, CellWrite, Checkpoint, Class, Directory, Effects, Env, Envelope,
+    Fetch, FetchError, Frame, Identity, Incarnation, Link, Loc, Lsn, NodeCore, NodeId, Outgoing, Outputs,
+    RecordKind, Role, RoleKind, Space, StorageId, Stored, Tick, Ticket, roles,
 };
 use bytes::Bytes;
 
@@ -81,9 +81,19 @@ impl Directory for All {
 pub struct Disk {
     pub records: BTreeMap<Lsn, Stored>,
     writing: Vec<Stored>,
+    pub cells: BTreeMap<(RoleKind, Bytes), Bytes>,
+    writing_cells: Vec<CellWrite>,
+    last_cell: u64,
     pub checkpoint: Option<Checkpoint>,
     pub last: Lsn,
     pub space: Option<Space>,
+}
+
+impl Disk {
+    fn forget_unsynced(&mut self) {
+        self.writing.clear();
+        self.writing_cells.clear();
+    }
 }
 
 pub struct Node {
@@ -154,7 +164,7 @@ impl Cluster {
             failed: false,
         };
         core.add_role(roles::MEMBER, Box::new(Member(identity)));
-        disk.writing.clear();
+        disk.forget_unsynced();
         if let Some(checkpoint) = disk.checkpoint.clone() {
             core.recover_checkpoint(checkpoint).unwrap();
         }
@@ -164,6 +174,10 @@ impl Cluster {
                 core.recover_record(stored.clone()).unwrap();
             }
         }
+        for ((owner, key), value) in &disk.cells {
+            core.recover_cell(Cell { owner: *owner, key: key.clone(), value: value.clone() }).unwrap();
+        }
+        core.recover_cells_done(disk.last_cell);
         core.recover_done(disk.last);
         if let Some(space) = disk.space {
             core.set_space(self.now, space);
@@ -197,7 +211,7 @@ impl Cluster {
         if let Some(core) = node.core.take() {
             core.kill();
         }
-        node.disk.writing.clear();
+        node.disk.forget_unsynced();
         let others: Vec<NodeId> = self.nodes.keys().copied().filter(|n| *n != id).collect();
         for other in others {
             self.set_link(other, id, Link::Down);
@@ -304,6 +318,7 @@ impl Cluster {
             node.disk.checkpoint = Some(checkpoint);
         }
         if let Some(batch) = out.journal {
+            node.disk.writing_cells = batch.cells;
             node.disk.writing = batch
                 .records
                 .into_iter()
@@ -363,6 +378,13 @@ impl Cluster {
                         written.push((stored.lsn, stored.loc));
                         n.disk.last = stored.lsn;
                         n.disk.records.insert(stored.lsn, stored);
+                    }
+                    for CellWrite { number, owner, key, value } in n.disk.writing_cells.drain(..) {
+                        n.disk.last_cell = number;
+                        match value {
+                            Some(value) => n.disk.cells.insert((owner, key), value),
+                            None => n.disk.cells.remove(&(owner, key)),
+                        };
                     }
                     core.durable(now, Ok(written));
                 }

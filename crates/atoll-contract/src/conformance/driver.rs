@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use atoll_core::node_core::RecoverError;
 use atoll_core::{
-    Class, Env, Envelope, FetchError, Incarnation, Link, Loc, Lsn, NodeCore, NodeId, Outputs, Record, Stored,
-    Tick,
+    Cell, CellWrite, Class, Env, Envelope, FetchError, Incarnation, Link, Loc, Lsn, NodeCore, NodeId,
+    Outputs, Record, RoleKind, Stored, Tick,
 };
+use bytes::Bytes;
 
 /// The one-way latency between two nodes, unless set otherwise.
 pub const DEFAULT_LATENCY: Duration = Duration::from_micros(50);
@@ -24,6 +25,8 @@ struct Journal {
     records: BTreeMap<Lsn, Stored>,
     by_place: BTreeMap<Loc, Lsn>,
     last: Lsn,
+    cells: BTreeMap<(RoleKind, Bytes), Bytes>,
+    last_cell: u64,
     segment: u64,
     next_offset: u32,
     lives: u64,
@@ -48,6 +51,15 @@ impl Journal {
         self.by_place.insert(loc, lsn);
         self.records.insert(lsn, Stored { lsn, loc, record });
         (lsn, loc)
+    }
+
+    fn overwrite(&mut self, cell: CellWrite) {
+        let CellWrite { number, owner, key, value } = cell;
+        self.last_cell = number;
+        match value {
+            Some(value) => self.cells.insert((owner, key), value),
+            None => self.cells.remove(&(owner, key)),
+        };
     }
 
     fn read(&self, loc: Loc) -> Result<Stored, FetchError> {
@@ -116,6 +128,10 @@ impl Driver {
         for stored in journal.records.values() {
             core.recover_record(stored.clone())?;
         }
+        for ((owner, key), value) in &journal.cells {
+            core.recover_cell(Cell { owner: *owner, key: key.clone(), value: value.clone() })?;
+        }
+        core.recover_cells_done(journal.last_cell);
         core.recover_done(journal.last);
         self.nodes.insert(node, Host { core, journal, fed: true });
         self.connect(node);
@@ -228,6 +244,7 @@ impl Driver {
         }
         if let Some(batch) = out.journal {
             let written = batch.records.into_iter().map(|(lsn, record)| journal.write(lsn, record)).collect();
+            batch.cells.into_iter().for_each(|cell| journal.overwrite(cell));
             host.core.durable(self.now, Ok(written));
             host.fed = true;
         }

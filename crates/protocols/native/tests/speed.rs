@@ -40,6 +40,7 @@ fn turn(cores: &mut [NodeCore], i: usize, wire: &mut VecDeque<(usize, Outgoing)>
     cores[i].turn(now, &mut out);
     wire.extend(out.frames.into_iter().map(|f| (i, f)));
     if let Some(batch) = out.journal {
+        assert!(batch.cells.is_empty(), "this journal keeps no cells");
         let loc = |lsn: &Lsn| Loc { segment: 1, offset_bytes: lsn.0 as u32, len_bytes: 1 };
         let written = batch.records.iter().map(|(lsn, _)| (*lsn, loc(lsn))).collect();
         cores[i].durable(now, Ok(written));

@@ -265,6 +265,7 @@ impl World {
             }
         }
         if let Some(batch) = out.journal {
+            assert!(batch.cells.is_empty(), "this disk keeps no cells");
             let delay = 20 + self.rng.below(self.faults.sync_us);
             let node = self.nodes.get_mut(&id).unwrap();
             node.writing = Some(batch);
