@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io::IoSlice;
 use std::sync::{Arc, OnceLock};
 
 use atoll_core::{Checkpoint, JournalBatch, Lsn, Record, RecordKind, RoleKind, StorageId};
@@ -11,6 +10,8 @@ use atoll_storage::{
     Disk, DiskPath, Journal, JournalError, JournalOptions, MemDisk, Open, RecoverError, Recovered,
 };
 use bytes::Bytes;
+
+use crate::input::{Input, path, put};
 
 const STORAGE: StorageId = StorageId(0x5eed);
 const BLOCK_BYTES: usize = 512;
@@ -74,11 +75,6 @@ fn record(kind: RecordKind, n: u64, size: usize) -> Record {
     Record { owner: RoleKind(1 + (n % 3) as u8), kind, head, payload }
 }
 
-fn path(text: &str) -> DiskPath {
-    let Some(path) = DiskPath::new(text) else { panic!("{text} is a path") };
-    path
-}
-
 fn segment(generation: u64) -> DiskPath {
     path(&format!("journal/{generation:016x}.seg"))
 }
@@ -140,31 +136,6 @@ fn survives(disk: &MemDisk) -> Option<Found> {
         Err(error) => panic!("it was opened, and cannot be opened again: {error}"),
     }
     Some(found)
-}
-
-/// Consumes the input from the front. Reads zeros after its end.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn take(&mut self, n: usize) -> &'a [u8] {
-        let (front, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        front
-    }
-
-    fn number(&mut self, bytes: usize) -> u64 {
-        self.take(bytes).iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-fn put(disk: &MemDisk, file: &DiskPath, offset: u64, bytes: &[u8], how: Open) {
-    let Ok(mut file) = disk.open(file, how) else { return };
-    let put = file.write_at(offset, &[IoSlice::new(bytes)]).and_then(|()| file.sync_data());
-    assert!(put.is_ok(), "the disk takes it");
 }
 
 /// The first byte selects what is done, the second which journal is used; the rest says where.

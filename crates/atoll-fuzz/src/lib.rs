@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `frame_decoder.rs` | frames from a socket, whole and in pieces |
 //! | `journal_recovery.rs` | a data directory of arbitrary bytes, and valid ones with damage |
+//! | `cell_recovery.rs` | the files of cells: arbitrary bytes, and valid ones with damage |
 //! | `chain_decoder.rs` | the value of a log's register |
 //! | `batch_decoder.rs` | entries in the form in which they are sent and stored |
 //! | `message_decoder.rs` | every message kind of the protocols and of the core, and the values that they store |
@@ -16,13 +17,16 @@
 //! | `jute_connection.rs` | whole connections of ZooKeeper's clients, including four-letter words |
 //! | `table_decoder.rs` | commands, rows, schemas and keys of tables; application of commands |
 //! | `tree_snapshot.rs` | snapshots of ZooKeeper's tree, and their restore |
+//! | `input.rs` | what the targets for data directories share |
 //! | `corpus.rs` | a corpus in one text file |
 //! | `mutate.rs` | seeded random inputs, for toolchains without coverage-guided fuzzing |
 
 pub mod batch_decoder;
+pub mod cell_recovery;
 pub mod chain_decoder;
 pub mod corpus;
 pub mod frame_decoder;
+mod input;
 pub mod journal_recovery;
 pub mod jute_connection;
 pub mod jute_decoder;
@@ -43,9 +47,10 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
     Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },
+    Target { name: "cell_recovery", run: cell_recovery::run, seeds: cell_recovery::seeds },
     Target { name: "chain_decoder", run: chain_decoder::run, seeds: chain_decoder::seeds },
     Target { name: "batch_decoder", run: batch_decoder::run, seeds: batch_decoder::seeds },
     Target { name: "jute_decoder", run: jute_decoder::run, seeds: jute_decoder::seeds },

@@ -67,6 +67,11 @@ fn fuzz_journal_recovery() {
 }
 
 #[test]
+fn fuzz_cell_recovery() {
+    fuzz("cell_recovery");
+}
+
+#[test]
 fn fuzz_chain_decoder() {
     fuzz("chain_decoder");
 }
