@@ -30,7 +30,9 @@ QUICK_TIMES = 5
 # Of a drill that failed, so many ends of nodes are told.
 LAST_ENDS = 6
 # The kinds of Loglet that a drill of the log can be run with.
-LOGLETS = ("native", "local")
+LOGLETS = ("native", "local", "striped")
+# Those that keep the order of a client that has several appends in flight.
+ORDERED = ("native", "local")
 
 
 class Failed(Exception):
@@ -279,8 +281,15 @@ class Cluster:
         return rows[0] if rows else None
 
     def create_log(self, log, loglet="native"):
-        """Creates a log over a Loglet of this kind."""
-        self.atoll("log", "create", "--log", log, "--loglet", loglet)
+        """Creates a log over a Loglet of this kind. A new cluster takes kinds that older programs do not know once it knows the programs of all
+        its members."""
+        def ask():
+            done = self.atoll("log", "create", "--log", log, "--loglet", loglet, check=False)
+            words = (done.stderr or b"").decode(errors="replace")
+            need(done.returncode == 0 or "all members can read it" in words, f"log {log} was not created: {words}")
+            return done.returncode == 0
+
+        poll(f"log {log} over a {loglet} Loglet is created", 10, ask, every=0.2)
 
     def chain(self, log, **kwargs):
         """The chain of a log."""
@@ -359,9 +368,15 @@ class Cluster:
 
 
 def orderer(segment):
-    """The node that orders the appends of a segment, as `atoll chain show` has it."""
-    config = segment["config"]
-    return int(config.get("sequencer") or config["node"])
+    """The node that orders the appends of a segment, as `atoll chain show` has it: of several, that of the first part. Of a kind without one,
+    the first node that stores entries."""
+    duties = segment["duties"]
+    return next(duty["node"] for binding in ("orders", "holds") for duty in duties if duty["binding"] == binding)
+
+
+def holders(segment):
+    """The nodes that store the entries of a segment, as `atoll chain show` has it."""
+    return sorted({duty["node"] for duty in segment["duties"] if duty["binding"] == "holds"})
 
 
 def end(process):

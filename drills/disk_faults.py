@@ -17,7 +17,7 @@ import threading
 import time
 
 import jute
-from cluster import Drill, Failed, need, poll, say, table
+from cluster import Drill, Failed, holders, need, orderer, poll, say, table
 from faulty_disks import Disks
 from load import Load, verify
 from served import Counter, Fresh, Serving
@@ -194,8 +194,8 @@ def rows_of(cluster, connect):
 
 def active(cluster, log, connect):
     """(servers, sequencer) of a log's active segment."""
-    config = cluster.active(log, connect=connect)["config"]
-    return [int(n) for n in config["servers"].split(",")], int(config["sequencer"])
+    segment = cluster.active(log, connect=connect)
+    return holders(segment), orderer(segment)
 
 
 class Fault:

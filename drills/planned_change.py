@@ -198,7 +198,7 @@ if __name__ == "__main__":
     Drill(
         "planned_change",
         __doc__,
-        refuses={},
+        refuses={"striped": "each change names the one node that orders the appends"},
         changes=(200, 10, "how many extends"),
         swaps=(20, 4, "how many changes of kind on one node"),
         pauses=("", "", "a file that gets every pause of the first part, as JSON lines"),

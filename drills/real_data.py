@@ -5,20 +5,28 @@ At least a million lines of the Debian package index are appended with 64 in fli
 machine; without one, the drill makes up lines and says so. Meanwhile nodes are killed with `kill -9` at random moments: single nodes, among
 them the sequencer's, two at once, and all at the same instant. The bytes that are read back through each node's door equal the input. Once
 every server has filled its gaps, so do those from the disk of each node that has a copy, read alone. `--nodes 1` does the same with one
-node.
+node. `--swap striped,native,local` moves the log to the next kind of Loglet again and again meanwhile.
+
+A Loglet that several nodes order, such as a striped one, does not keep the order of a client that has several appends in flight. There the
+input is restored from what each record says of its client and its number, and no record may lie more than the appends in flight away from
+its place: an append that was acknowledged before another one began has the lower position.
 """
 
 import contextlib
 import hashlib
+import json
 import pathlib
 import subprocess
 import threading
 import time
 
-from cluster import Cluster, Drill, Failed, end, file_system, flushes_per_second, need, poll, say, table
+from cluster import ORDERED, Cluster, Drill, Failed, end, file_system, flushes_per_second, need, poll, say, table
 
 LOG = "packages"
 INDEXES = "/var/lib/apt/lists"
+DEPTH = 64
+# Seconds between two moves of the log.
+SWAP_EVERY = 1
 
 
 def index_lines():
@@ -55,6 +63,39 @@ def write_input(path, lines, wanted):
             digest.update(part)
             count += taken
     return count, digest.hexdigest()
+
+
+class Restored:
+    """The input, from records in the order of their positions: each client's by their numbers, the clients one after the other."""
+
+    def __init__(self):
+        self.digest, self.bytes = hashlib.sha256(), 0
+        self.client, self.next = None, 1
+        # What comes after a record that is not there yet, by number.
+        self.waiting = {}
+        self.furthest = 0
+
+    def add(self, record):
+        """The next record, as `atoll log read --json` prints it."""
+        number, position = record["seq"], record["position"]
+        if record["client"] != self.client:
+            self.end()
+            self.client, self.next = record["client"], 1
+        need(number >= self.next and number not in self.waiting, f"record {number} is at position {position}, and once before")
+        # Whoever appends the record of this number has an answer for all but the last ones before it.
+        self.furthest = max(self.furthest, number - self.next)
+        need(self.furthest < DEPTH, f"record {number} is at position {position}, and record {self.next}, acknowledged long before, is not")
+        payload = record["payload"].encode() if "payload" in record else bytes.fromhex(record["payload_hex"])
+        self.waiting[number] = payload
+        while self.next in self.waiting:
+            payload = self.waiting.pop(self.next)
+            self.digest.update(payload + b"\n")
+            self.bytes += len(payload) + 1
+            self.next += 1
+
+    def end(self):
+        """No more records of this client follow."""
+        need(not self.waiting, f"record {self.next} of client {self.client} is missing, and {len(self.waiting)} later ones are there")
 
 
 class Killer:
@@ -115,12 +156,40 @@ class Killer:
         return not self.thread.is_alive()
 
 
+def kinds_of(drill):
+    """The kinds of Loglet among which the log is moved."""
+    return [kind for kind in drill.args.swap.split(",") if kind]
+
+
+class Swapper:
+    """Moves the log to the next kind of Loglet, again and again, until it is stopped. While nodes are down, a move may fail; it is tried again."""
+
+    def __init__(self, drill, cluster):
+        self.cluster = cluster
+        self.kinds = kinds_of(drill)
+        self.moves, self.refused = 0, 0
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self):
+        """Until it is stopped."""
+        while not self.stop.wait(SWAP_EVERY):
+            kind = self.kinds[self.moves % len(self.kinds)]
+            with contextlib.suppress(Failed, subprocess.SubprocessError):
+                before = self.cluster.active(LOG)
+                done = self.cluster.atoll("chain", "extend", "--log", LOG, "--loglet", kind, check=False)
+                if done.returncode == 0 and self.cluster.active(LOG)["loglet"] != before["loglet"]:
+                    self.moves += 1
+                    continue
+            self.refused += 1
+
+
 def append_rounds(drill, cluster, path, lines):
     """Appends the whole file, again and again until the plan of kills is done: (rounds, seconds)."""
-    killer = Killer(drill, cluster)
+    killer, swapper = Killer(drill, cluster), Swapper(drill, cluster)
     rounds, began = 0, time.monotonic()
     while rounds == 0 or not killer.finished():
-        args = ["log", "append", "--log", LOG, "--lines", path, "--depth", 64, "--json"]
+        args = ["log", "append", "--log", LOG, "--lines", path, "--depth", DEPTH, "--json"]
         errors = drill.folder / "append.err"
         with open(errors, "wb") as err:
             appender = cluster.spawn(*args, stdout=subprocess.PIPE, stderr=err)
@@ -128,6 +197,8 @@ def append_rounds(drill, cluster, path, lines):
             # Not before there is something to lose.
             poll("the log is there", 30, lambda: appender.poll() is not None or cluster.log_info(LOG))
             killer.thread.start()
+            if swapper.kinds:
+                swapper.thread.start()
         try:
             appender.communicate(timeout=drill.args.round_seconds)
         except subprocess.TimeoutExpired:
@@ -136,6 +207,12 @@ def append_rounds(drill, cluster, path, lines):
         need(appender.returncode == 0, f"appending failed: {errors.read_text(errors='replace')[-1000:]}")
         rounds += 1
     seconds = time.monotonic() - began
+    if swapper.kinds:
+        swapper.stop.set()
+        swapper.thread.join()
+        say(f"\nmoved {swapper.moves} times among {', '.join(swapper.kinds)}; {swapper.refused} moves failed, with nodes down")
+        need(swapper.moves > len(swapper.kinds), f"the log was moved {swapper.moves} times only")
+        drill.result.update(moves=swapper.moves, failed_moves=swapper.refused)
     kinds = ("sequencer", "one", "two", "all")
     rows = [(kind, killer.done.count(kind)) for kind in kinds]
     say()
@@ -145,20 +222,39 @@ def append_rounds(drill, cluster, path, lines):
     return rounds, seconds
 
 
-def read_back(cluster, number, expected, size, local_only):
-    """Reads the whole log through one node and compares: (seconds, what it said about other servers)."""
-    args = ["log", "read", "--raw", "--log", LOG, "--node", number, *(["--local-only"] if local_only else [])]
-    began = time.monotonic()
-    reader = cluster.spawn(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def raw(reader):
+    """The sum of the payloads that a reader prints, and how many bytes they are."""
     digest, count = hashlib.sha256(), 0
     while chunk := reader.stdout.read1(1 << 20):
         digest.update(chunk)
         count += len(chunk)
-    words = reader.stderr.read().decode(errors="replace").strip()
+    return digest.hexdigest(), count, ""
+
+
+def restored(reader):
+    """The same, from records in any order."""
+    found = Restored()
+    for line in reader.stdout:
+        found.add(json.loads(line))
+    found.end()
+    return found.digest.hexdigest(), found.bytes, f"restored; a record preceded one up to {found.furthest} numbers before it"
+
+
+def read_back(cluster, number, expected, size, local_only, keeps_order):
+    """Reads the whole log through one node and compares: (seconds, what it said about other servers or about the order)."""
+    form = "--raw" if keeps_order else "--json"
+    args = ["log", "read", form, "--log", LOG, "--node", number, *(["--local-only"] if local_only else [])]
+    began = time.monotonic()
     where = f"node {number}{' from its own disk alone' if local_only else ''}"
-    need(reader.wait() == 0, f"reading through {where} failed: {words[-1000:]}")
-    need(digest.hexdigest() == expected, f"what {where} gives is not the input: {count} bytes, {size} were appended")
-    return time.monotonic() - began, words.splitlines()[-1] if words else ""
+    with open(cluster.folder / f"read-{number}.err", "w+b") as errors:
+        reader = cluster.spawn(*args, stdout=subprocess.PIPE, stderr=errors)
+        digest, count, order = (raw if keeps_order else restored)(reader)
+        failed = reader.wait() != 0
+        errors.seek(0)
+        words = errors.read().decode(errors="replace").strip()
+    need(not failed, f"reading through {where} failed: {words[-1000:]}")
+    need(digest == expected, f"what {where} gives is not the input: {count} bytes, {size} were appended")
+    return time.monotonic() - began, order or (words.splitlines()[-1] if words else "")
 
 
 def repeated(path, rounds):
@@ -169,6 +265,13 @@ def repeated(path, rounds):
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     return digest.hexdigest()
+
+
+def with_all_of_it(drill, cluster):
+    """The nodes that have a copy of every record. After moves to and from local Loglets, none has."""
+    if "local" in kinds_of(drill):
+        return []
+    return [cluster.sequencer(LOG)] if drill.args.loglet == "local" else cluster.ids()
 
 
 def body(drill):
@@ -185,13 +288,14 @@ def body(drill):
         say(f"\n{total} lines appended in {seconds:.1f} s, kills included: {total / seconds:.0f} lines/s, {size / seconds / 1e6:.1f} MB/s")
         drill.result.update(nodes=drill.args.nodes, lines=total, bytes=size, lines_s=round(total / seconds), input=origin)
         expected = repeated(path, rounds)
+        keeps_order = all(kind in ORDERED for kind in (drill.args.loglet, *kinds_of(drill)))
         rows = []
         for number in cluster.ids():
-            took, words = read_back(cluster, number, expected, size, False)
+            took, words = read_back(cluster, number, expected, size, False, keeps_order)
             rows.append((number, "any", f"{took:.1f}", "same", words))
         cluster.wait_nothing_lacks(LOG)
-        for number in [cluster.sequencer(LOG)] if drill.args.loglet == "local" else cluster.ids():
-            took, words = read_back(cluster, number, expected, size, True)
+        for number in with_all_of_it(drill, cluster):
+            took, words = read_back(cluster, number, expected, size, True, keeps_order)
             rows.append((number, "own disk", f"{took:.1f}", "same", words))
         say()
         table(rows, ("node", "from", "seconds", "sha256", "said"))
@@ -207,6 +311,7 @@ if __name__ == "__main__":
         nodes=(3, 3, "how many nodes"),
         lines=(1_000_000, 60_000, "least lines of the input"),
         kills=(36, 6, "how many kills, of whatever kind"),
+        swap=("", "", "kinds of Loglet among which the log moves meanwhile, comma-separated"),
         at_once=(4, 1, "how many of them take two nodes, and how many all"),
         round_seconds=(1800, 240, "most time for appending the file once"),
     ).run(body)

@@ -9,7 +9,7 @@ node is stopped, the active segment has as many servers as at first, and each of
 import signal
 import time
 
-from cluster import Cluster, Drill, need, poll, quantile, say, table
+from cluster import Cluster, Drill, holders, need, poll, quantile, say, table
 from load import Load, verify
 
 LOG = "rolling"
@@ -25,8 +25,7 @@ def all_up(cluster):
 
 def active_servers(cluster):
     """The servers of the active segment."""
-    config = cluster.chain(LOG)["segments"][-1]["config"]
-    return sorted(int(n) for n in config["servers"].split(","))
+    return holders(cluster.active(LOG))
 
 
 def check_segment(cluster, first):

@@ -13,7 +13,7 @@ import signal
 import time
 
 from cluster import START_WITHIN, Cluster, Drill, Failed, file_system, flushes_per_second, need, say, table
-from load import Load
+from load import Load, how_many_are_there
 from unsynced_disks import Disks, check_machine
 
 LOG = "synced"
@@ -51,7 +51,8 @@ def one_round(drill, number, syncs_off):
     with Disks(base / "copies", places(base / "after", args.nodes)):
         cluster = Cluster(drill.binary, base / "after", *options)
         try:
-            there = read_prefix(cluster, load, acknowledged, 20 if syncs_off else START_WITHIN)
+            cluster.start(20 if syncs_off else START_WITHIN)
+            there = how_many_are_there(cluster, load, LOG, acknowledged)
         except Failed as words:
             if not syncs_off:
                 raise
@@ -61,22 +62,6 @@ def one_round(drill, number, syncs_off):
             cluster.stop()
     shutil.rmtree(base, ignore_errors=True)
     return acknowledged, there, moment
-
-
-def read_prefix(cluster, load, acknowledged, within):
-    """Starts the cluster from the copies; how many of the acknowledged records are there, from the first on."""
-    cluster.start(within)
-    tail = cluster.json("log", "check-tail", "--log", LOG)["tail"]
-    upto = min(tail, acknowledged)
-    if upto == 0:
-        return 0
-    out = cluster.atoll("log", "read", "--raw", "--log", LOG, "--to", upto, timeout=300).stdout
-    there = 0
-    for line in out.splitlines(keepends=True):
-        if line != load.line(there):
-            break
-        there += 1
-    return there
 
 
 def body(drill):
