@@ -120,6 +120,22 @@ fn journal_recovery_finds_a_known_bug() {
     assert!(found.is_err(), "records are missing, and the target says nothing");
 }
 
+/// The same for cells: the target must find a recovery that hands out old values where the last ones are damaged (rmw-T9).
+#[test]
+fn cell_recovery_finds_a_known_bug() {
+    let target = target("cell_recovery");
+    // One bit in every block of the first file.
+    let flips: Vec<_> = (0u32..32).map(|block| 8 * (512 * block + 20)).collect();
+    let flip = |place: u32| [&[2, 0], &place.to_le_bytes()[..3]].concat();
+    flips.iter().for_each(|place| run(target, &flip(*place)));
+    set_mutant(atoll_storage::mutants::CELL_LOSS_UNSEEN);
+    let found =
+        flips.iter().filter(|place| std::panic::catch_unwind(|| (target.run)(&flip(**place))).is_err());
+    let found = found.count();
+    set_mutant(Mutant::NONE);
+    assert!(found > 0, "old values are handed out, and the target says nothing");
+}
+
 #[test]
 fn fuzz_tree_snapshot() {
     fuzz("tree_snapshot");
