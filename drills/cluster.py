@@ -410,6 +410,10 @@ class Drill:
         for option, (default, quick, _) in options.items():
             if getattr(self.args, option) is None:
                 setattr(self.args, option, quick if self.args.quick else default)
+        # The kinds among which a log moves, of drills that have an option `swap`.
+        self.kinds = [kind for kind in getattr(self.args, "swap", "").split(",") if kind]
+        if not set(self.kinds) <= set(LOGLETS):
+            parser.error(f"--swap takes kinds of Loglets, comma-separated: {', '.join(LOGLETS)}")
         self.seed = self.args.seed if self.args.seed is not None else random.SystemRandom().randrange(1 << 32)
         self.random = random.Random(self.seed)
         self.result = {"drill": name, "quick": self.args.quick, "seed": self.seed}

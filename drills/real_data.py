@@ -156,17 +156,12 @@ class Killer:
         return not self.thread.is_alive()
 
 
-def kinds_of(drill):
-    """The kinds of Loglet among which the log is moved."""
-    return [kind for kind in drill.args.swap.split(",") if kind]
-
-
 class Swapper:
     """Moves the log to the next kind of Loglet, again and again, until it is stopped. While nodes are down, a move may fail; it is tried again."""
 
     def __init__(self, drill, cluster):
         self.cluster = cluster
-        self.kinds = kinds_of(drill)
+        self.kinds = drill.kinds
         self.moves, self.refused = 0, 0
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -269,7 +264,7 @@ def repeated(path, rounds):
 
 def with_all_of_it(drill, cluster):
     """The nodes that have a copy of every record. After moves to and from local Loglets, none has."""
-    if "local" in kinds_of(drill):
+    if "local" in drill.kinds:
         return []
     return [cluster.sequencer(LOG)] if drill.args.loglet == "local" else cluster.ids()
 
@@ -288,7 +283,7 @@ def body(drill):
         say(f"\n{total} lines appended in {seconds:.1f} s, kills included: {total / seconds:.0f} lines/s, {size / seconds / 1e6:.1f} MB/s")
         drill.result.update(nodes=drill.args.nodes, lines=total, bytes=size, lines_s=round(total / seconds), input=origin)
         expected = repeated(path, rounds)
-        keeps_order = all(kind in ORDERED for kind in (drill.args.loglet, *kinds_of(drill)))
+        keeps_order = all(kind in ORDERED for kind in (drill.args.loglet, *drill.kinds))
         rows = []
         for number in cluster.ids():
             took, words = read_back(cluster, number, expected, size, False, keeps_order)

@@ -37,7 +37,7 @@ def body(drill):
     sessions = []
     with Cluster(drill.binary, drill.folder / "data", "--nodes", 3) as cluster, concurrent.futures.ThreadPoolExecutor() as pool:
         hosts = cluster.zookeeper()
-        with Disturber(cluster, drill.random, sessions) as disturber:
+        with Disturber(cluster, drill.random, sessions, drill.kinds) as disturber:
             others = [pool.submit(work, drill, path, hosts, sessions) for work, path in of_java]
             zookeeper_kazoo.recipes(drill, hosts)
             for other in others:
@@ -46,4 +46,9 @@ def body(drill):
 
 
 if __name__ == "__main__":
-    Drill("zookeeper-clients", __doc__, seconds=(300, 30, "how long the clients work while nodes are killed")).run(body)
+    Drill(
+        "zookeeper-clients",
+        __doc__,
+        seconds=(300, 30, "how long the clients work while nodes are killed"),
+        swap=("", "", "kinds of Loglet among which the log moves, comma-separated [default: the one that it has]"),
+    ).run(body)

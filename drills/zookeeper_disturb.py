@@ -35,11 +35,12 @@ class Disturber:
     """Kills a node, waits until it is back, moves the log, and repeats this.
 
     `sessions` is a list to which clients add their sessions. Two of three times, the node is killed that one of these clients is connected
-    to, and `hits` counts these kills; otherwise it is any node. `moves` counts only moves that succeeded, and at least half must.
+    to, and `hits` counts these kills; otherwise it is any node. `moves` counts only moves that succeeded, and at least half must. Each goes to
+    the next of `kinds` of Loglets, if there are any.
     """
 
-    def __init__(self, cluster, random, sessions=()):
-        self.cluster, self.random, self.sessions = cluster, random, sessions
+    def __init__(self, cluster, random, sessions=(), kinds=()):
+        self.cluster, self.random, self.sessions, self.kinds = cluster, random, sessions, kinds
         self.kills = self.moves = self.hits = self.asked = 0
         self.over = threading.Event()
         self.failed = None
@@ -63,7 +64,8 @@ class Disturber:
                 # Only Atoll's log can be moved, and with a node away it may have too few servers.
                 if isinstance(self.cluster, Cluster):
                     self.asked += 1
-                    self.moves += self.cluster.extend(LOG, check=False)
+                    kind = ["--loglet", self.kinds[self.moves % len(self.kinds)]] if self.kinds else []
+                    self.moves += self.cluster.extend(LOG, *kind, check=False)
                 self.cluster.wait_back(pids)
                 self.over.wait(3.0)
         except Exception as error:  # Told at the end, on the drill's own thread.

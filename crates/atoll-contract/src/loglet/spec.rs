@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_core::NodeId;
+use atoll_core::{NodeId, StorageId};
 
 use super::LogletProvider;
 
@@ -26,6 +26,9 @@ pub struct LogletSpec {
     pub avoid: Vec<NodeId>,
     /// For each role, nodes to avoid in it if possible, for example because they have it in another part of the same Loglet.
     pub avoid_in: BTreeMap<String, Vec<NodeId>>,
+    /// The nodes that hold entries of the Loglet before the new one, of whatever kind, with the identities of their data directories. One
+    /// that does not answer may still be chosen: a Loglet with a majority that is up works without it. The log fills this in.
+    pub held: Vec<(NodeId, StorageId)>,
 }
 
 impl LogletSpec {
@@ -58,6 +61,11 @@ impl LogletSpec {
         self.avoid_in.get(role).is_some_and(|nodes| nodes.contains(&node))
     }
 
+    /// Returns the data directory of a node that holds entries of the Loglet before.
+    pub fn held_by(&self, node: NodeId) -> Option<StorageId> {
+        self.held.iter().find(|(holder, _)| *holder == node).map(|(_, storage)| *storage)
+    }
+
     /// Returns all nodes that the specification names, each as often as it is named.
     pub fn named(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.places.values().flatten().copied()
@@ -75,6 +83,7 @@ impl LogletSpec {
             options: self.options.iter().filter_map(|(o, v)| Some((inside(o)?, v.clone()))).collect(),
             avoid: self.avoid.clone(),
             avoid_in: of_roles(&self.avoid_in),
+            held: self.held.clone(),
         }
     }
 

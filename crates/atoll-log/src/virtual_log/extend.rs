@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_core::testing::{Place, hit, mutant};
-use atoll_core::{NodeId, Tick};
+use atoll_core::{NodeId, StorageId, Tick};
 
 use super::install::{Installed, MAX_PAUSE, PAUSE};
 use super::room::Purpose;
@@ -80,7 +80,7 @@ impl Shared {
     pub(super) async fn extend_from(
         self: &Arc<Self>,
         from: LogletId,
-        spec: LogletSpec,
+        mut spec: LogletSpec,
         purpose: Purpose,
     ) -> Result<Installed, ReconfigError> {
         let chain = self.some_chain().await?;
@@ -94,10 +94,17 @@ impl Shared {
         let kind = spec.kind.as_deref().unwrap_or(&active.kind);
         let provider = self.registry.provider(kind)?.clone();
         let previous = (active.kind == provider.kind()).then_some(&active.config);
+        spec.held = self.holders_of(active);
         let config = provider.plan(&spec, previous).await?;
         let id = self.draw_loglet(Origin::Extend(from));
         let next = Successor { id, kind: provider.kind().to_owned(), config, provider: Some(provider) };
         self.replace_active(from, next, purpose).await
+    }
+
+    /// Returns the nodes that hold entries of a segment, whatever its kind. Empty if this program does not know the kind.
+    pub(super) fn holders_of(&self, segment: &Segment) -> Vec<(NodeId, StorageId)> {
+        let provider = self.registry.provider(&segment.kind);
+        provider.map_or(Vec::new(), |provider| provider.duties(&segment.config).holders().collect())
     }
 
     /// Ends the log: the successor is a segment that never takes appends.

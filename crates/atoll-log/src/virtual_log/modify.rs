@@ -35,7 +35,7 @@ impl Shared {
         self: &Arc<Self>,
         loglet: LogletId,
         start: Option<LogPos>,
-        spec: LogletSpec,
+        mut spec: LogletSpec,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
         // Remove segments below the trim first. After that, only the first segment can have a trimmed head.
         let chain = self.truncate().await?;
@@ -43,6 +43,7 @@ impl Shared {
         let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(loglet)) };
         let provider = self.registry.provider(spec.kind.as_deref().unwrap_or(&segment.kind))?.clone();
         let previous = (segment.kind == provider.kind()).then_some(&segment.config);
+        spec.held = self.holders_of(&segment);
         let config = provider.plan(&spec, previous).await?;
         let id = self.draw_loglet(Origin::Modify(loglet));
         let start = segment.start.max(chain.chain.trim()).min(stop);

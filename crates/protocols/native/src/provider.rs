@@ -112,7 +112,8 @@ impl NativeProvider {
         let named = |n: NodeId| spec.named().any(|m| m == n);
         let doubted =
             |n: NodeId| spec.avoid.contains(&n) || candidates.iter().any(|c| c.node == n && !c.alive);
-        let patience = if previous.is_some() { IDENTIFY_TIMEOUT } else { IDENTIFY_FOR_NEW };
+        let patience =
+            if previous.is_some() || !spec.held.is_empty() { IDENTIFY_TIMEOUT } else { IDENTIFY_FOR_NEW };
         let up = self.identify(&ask, patience, |n| named(n) || !doubted(n)).await;
         let servers = self.pick_servers(spec, previous.as_ref(), &candidates, &up)?;
         let sequencer =
@@ -160,7 +161,7 @@ impl NativeProvider {
         let mut ranked: Vec<(u8, bool, NodeId, StorageId)> = members
             .iter()
             .filter_map(|c| {
-                let before = previous.and_then(|p| p.storage_of(c.node));
+                let before = previous.and_then(|p| p.storage_of(c.node)).or_else(|| spec.held_by(c.node));
                 match answers(c.node) {
                     Some(i) if !i.log => None,
                     Some(i) => {

@@ -669,13 +669,17 @@ fn plans_follow_wishes_health_and_habit() {
     assert!(words.contains("no role \"unit\"; it has: server, sequencer"), "{words}");
     // Two live nodes of three members: the dead one keeps its place if it had one.
     let mut c = Cluster::new(3, 3);
-    let before = c.config(&[1, 2, 3], 3).to_bytes();
+    let config = c.config(&[1, 2, 3], 3);
+    let before = config.to_bytes();
     c.kill(NodeId(3));
     let named = LogletSpec::default().place("server", [NodeId(3)]);
     assert_eq!(plan(&mut c, 1, named, None), Err(PlanError::NodeDown(NodeId(3))));
     let short = plan(&mut c, 1, LogletSpec::default(), Some(before)).unwrap();
     assert_eq!((nodes(&short), short.in_role("sequencer")[0]), (vec![1, 2, 3], NodeId(1)));
     assert_eq!(plan(&mut c, 1, LogletSpec::default(), None), Err(PlanError::TooFew { up: 2, wanted: 3 }));
+    // It may have had its place in a Loglet of another kind.
+    let after_another = LogletSpec { held: config.servers.clone(), ..LogletSpec::default() };
+    assert_eq!(nodes(&plan(&mut c, 1, after_another, None).unwrap()), [1, 2, 3]);
     c.kill(NodeId(2));
     let before = c.config(&[1, 2, 3], 1).to_bytes();
     assert_eq!(

@@ -45,8 +45,9 @@ impl StripedProvider {
         let orders: Vec<&str> = provider.roles().iter().filter(|r| !r.holds).map(|r| r.name).collect();
         let mut stripes: Vec<PartLoglet> = Vec::with_capacity(wanted.stripes);
         for i in 0..wanted.stripes {
-            let mut inner = LogletSpec { places: places_of(spec, &wanted, i)?, ..LogletSpec::default() };
-            inner.avoid.clone_from(&spec.avoid);
+            let places = places_of(spec, &wanted, i)?;
+            let (avoid, held) = (spec.avoid.clone(), spec.held.clone());
+            let mut inner = LogletSpec { places, avoid, held, ..LogletSpec::default() };
             let duties = |config: &Bytes| provider.duties(config);
             let taken =
                 stripes.iter().flat_map(|s| duties(&s.config).sequencers().map(|o| o.0).collect::<Vec<_>>());
