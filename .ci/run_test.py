@@ -8,6 +8,7 @@ plants a fault in one of them.
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -61,12 +62,21 @@ echo "$name $*" >>"$ROOT/drills.log"
 
 NOTHING = "#!/usr/bin/env bash\n"
 
+# What would let the steps wait for other programs of this machine.
+AT_IDLE = ("chrt", "renice")
+
 # Programs whose presence decides whether a drill may say that it did not run.
 TOOLS = ("java", "javac", "mvn", "go", "openssl", "ip", "nft", "mkfs.ext4", "losetup", "mount", "umount", "rustup")
 
 TRACES = "3 scenarios, 6 seeds, 0 failures\ntraces 1234 of scenario a\ntraces 5678 of scenario b\n"
 
 STEPS = ("checks", "fmt", "clippy", "docs", "licences", "build", "test", "programs", "sim", "mutants", "traces", "threads", "examples", "drills")
+
+
+def called(drill, end="", folder=""):
+    """How a drill of the lists, with its options, is run."""
+    name, _, options = drill.partition(" ")
+    return f"{folder}{name}{end} --quick {options}".rstrip()
 
 
 class Repository:
@@ -82,13 +92,13 @@ class Repository:
             self.script(f".ci/{name}", f'#!/usr/bin/env bash\n[[ ! -e $ROOT/faults/{name} ]]\n')
         self.script("path/cargo", CARGO)
         self.script("target/debug/atoll-sim", DEBUG_SIM)
-        for tool in TOOLS:
+        for tool in (*TOOLS, *AT_IDLE):
             self.script(f"path/{tool}", NOTHING)
         text = (HERE / "run").read_text()
         listed = {name: self.words(text, name) for name in ("always", "by_turns", "against_time")}
         self.always, self.by_turns, self.against_time = listed["always"], listed["by_turns"], listed["against_time"]
         for name in (*self.always, *self.by_turns):
-            self.script(f"drills/{name}.py", DRILL)
+            self.script(f"drills/{name.split()[0]}.py", DRILL)
         for name in ("debug.txt", "release.txt"):
             (self.root / name).write_text(TRACES)
         self.commit("first")
@@ -96,7 +106,7 @@ class Repository:
     @staticmethod
     def words(text, name):
         """The words of an array of the script."""
-        return re.search(rf"^{name}=\((.*?)\)", text, re.MULTILINE | re.DOTALL)[1].split()
+        return shlex.split(re.search(rf"^{name}=\((.*?)\)", text, re.MULTILINE | re.DOTALL)[1])
 
     def script(self, name, text):
         file = self.root / name
@@ -153,8 +163,8 @@ class Test(unittest.TestCase):
         for step in STEPS:
             self.assertRegex(kept, rf"(?m)^ *{step} +\d+ s", step)
         for name in (*self.repo.always, *self.repo.by_turns):
-            self.assertEqual(self.repo.log("drills").count(f"{name} --quick"), 1, name)
-            self.assertIn(f"--> drills/{name}.py --quick", output)
+            self.assertEqual(self.repo.log("drills").count(called(name)), 1, name)
+            self.assertIn(f"--> {called(name, '.py', 'drills/')}\n", output)
 
     def test_each_step_can_fail(self):
         faults = {"build_tests": "build", "run_test.py": "checks", "drills_test.py": "checks", "evidence_test.py": "docs", "evidence.py": "docs", "licences.py": "licences"}
@@ -172,7 +182,7 @@ class Test(unittest.TestCase):
             with self.subTest(name):
                 self.repo.plant(name)
                 output = self.fails("drills", "drills")
-                self.assertEqual(self.repo.log("drills").count(f"{name} --quick"), 1)
+                self.assertEqual(self.repo.log("drills").count(called(name)), 1)
                 self.assertIn(f"drills/{name}.py --quick failed; its last lines:\nplanted in {name}", output)
                 (self.repo.root / "faults" / name).unlink()
                 (self.repo.root / "drills.log").unlink()
@@ -217,17 +227,17 @@ class Test(unittest.TestCase):
             turn = self.repo.commit(f"commit {number}") % 3
             if turn not in turns:
                 self.passes("drills")
-                turns[turn] = {line.split()[0] for line in self.repo.log("drills")} - set(self.repo.always)
+                turns[turn] = set(self.repo.log("drills")) - {called(name) for name in self.repo.always}
                 (self.repo.root / "drills.log").unlink()
         self.assertEqual(set(turns), {0, 1, 2})
         for name in self.repo.by_turns:
-            self.assertEqual(sum(name in of_turn for of_turn in turns.values()), 1, name)
+            self.assertEqual(sum(called(name) in of_turn for of_turn in turns.values()), 1, name)
 
     def test_the_lists_name_drills_that_exist(self):
         names = [*self.repo.always, *self.repo.by_turns]
         self.assertEqual(len(names), len(set(names)))
         for name in names:
-            self.assertTrue((HERE.parent / "drills" / f"{name}.py").exists(), name)
+            self.assertTrue((HERE.parent / "drills" / f"{name.split()[0]}.py").exists(), name)
         self.assertLessEqual(set(self.repo.against_time), set(names))
 
 
