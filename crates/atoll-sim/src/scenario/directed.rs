@@ -217,7 +217,7 @@ struct Limits {
     dedupe_spans: usize,
     /// How many batches a lane may have in flight.
     batches_in_flight: usize,
-    /// How many bytes may be in flight at a sequencer or local store, and in a lane.
+    /// How many bytes may be in flight in a lane. At a sequencer or local store a quarter of them may, so that they hold appends.
     window_bytes: usize,
     /// The kind of the first segment.
     kind: &'static str,
@@ -242,7 +242,7 @@ impl Limits {
         options.protocols.set("dedupe_spans", self.dedupe_spans as u64);
         options.log.max_inflight_batches = self.batches_in_flight;
         options.log.page_items = self.page_items.unwrap_or(options.log.page_items);
-        options.protocols.set("window_bytes", self.window_bytes as u64);
+        options.protocols.set("window_bytes", self.window_bytes as u64 / 4);
         options.log.lane_window_bytes = options.log.lane_window_bytes.min(self.window_bytes);
     }
 }

@@ -263,8 +263,8 @@ impl LocalStore {
         firsts.min().map(|at| at.after(self.options.patience))
     }
 
-    /// Refuses the appends that have waited too long. They were not ordered, so they did not happen. Later ones of their handles are refused
-    /// when their turn comes.
+    /// Refuses the appends that have waited too long. They were not ordered, so they did not happen. Later ones of their handles are
+    /// refused when their turn comes.
     pub(crate) fn give_up(&mut self, at: Tick, out: &mut Effects) {
         for loglet in self.holding.clone() {
             while let Some(first) = self.store.loglets.get(&loglet).and_then(|k| k.protocol.first_held())

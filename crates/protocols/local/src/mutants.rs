@@ -15,5 +15,7 @@ atoll_core::mutants! {
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
-pub const COVERAGE: &[Listed] =
-    &[listed("local: retries, also of what is not synced yet (X1)", &["local.duplicate"])];
+pub const COVERAGE: &[Listed] = &[
+    listed("local: appends wait for room in a full window", &["local.held", "local.admitted"]),
+    listed("local: retries, also of what is not synced yet (X1)", &["local.duplicate"]),
+];
