@@ -31,10 +31,11 @@ pub struct Readable {
 
 impl Readable {
     /// Returns the range as offsets in the Loglet.
-    fn extent(&self) -> Extent {
+    pub fn extent(&self) -> Extent {
         let (segment, loglet) = (&self.segment, self.segment.loglet);
         let range = segment.offset_of(self.from)..segment.offset_of(self.to);
-        Extent { loglet, config: segment.config.clone(), range }
+        let (config, sealed) = (segment.config.clone(), segment.sealed_config.clone());
+        Extent { loglet, config, sealed, range }
     }
 }
 

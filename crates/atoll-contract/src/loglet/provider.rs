@@ -121,6 +121,8 @@ pub struct Extent {
     pub loglet: LogletId,
     /// Its configuration.
     pub config: Bytes,
+    /// The sealed configuration that was installed (vlog-L9); empty while the Loglet is open.
+    pub sealed: SealedConfig,
     /// The offsets; the end is exclusive.
     pub range: Range<Offset>,
 }
@@ -216,9 +218,9 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Returns how much of each of these extents a node has, in their order. None if it does not answer.
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>>;
 
-    /// Makes this node fetch what it lacks of a sealed Loglet below `upto`, the sealed tail that was installed (X7). This is a hint: the
-    /// caller does not learn whether it was done. Kinds with a single copy have nothing to fetch.
-    fn back_fill(&self, _id: LogletId, _config: &Bytes, _upto: Offset) -> BoxFuture<'_, ()> {
+    /// Makes this node fetch what it lacks of a sealed Loglet. The extent ends at the sealed tail that was installed (X7). This is a hint:
+    /// the caller does not learn whether it was done. Kinds with a single copy have nothing to fetch.
+    fn back_fill(&self, _extent: &Extent) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 

@@ -115,11 +115,10 @@ impl BackFiller {
             wanted.extend(self.next_page(turn).await);
         }
         let more = !wanted.is_empty();
-        for Readable { segment, .. } in next_in_turn(wanted, |r| r.segment.loglet, &mut turn.asked) {
-            let Some(stop) = segment.stop else { continue };
-            let Ok(provider) = self.logs.registry().provider(&segment.kind) else { continue };
+        for readable in next_in_turn(wanted, |r| r.segment.loglet, &mut turn.asked) {
+            let Ok(provider) = self.logs.registry().provider(&readable.segment.kind) else { continue };
             atoll_core::testing::hit("policy.back_fill");
-            provider.back_fill(segment.loglet, &segment.config, segment.offset_of(stop)).await;
+            provider.back_fill(&readable.extent()).await;
         }
         more
     }

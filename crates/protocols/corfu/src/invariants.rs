@@ -1,4 +1,4 @@
-//! The invariants of the protocol (corfu.md §9), and where each is maintained.
+//! The invariants of the protocol (corfu §9), and where each is maintained.
 //!
 //! | invariant | where it is maintained |
 //! | --- | --- |
@@ -10,7 +10,7 @@ use atoll_core::invariant;
 
 use crate::intervals::Intervals;
 
-/// Checks that addresses were never written (K1).
+/// Checks that addresses were never written (corfu-K1).
 pub(crate) fn is_unwritten(written: &Intervals, first: u64, count: u32) {
     let range = first..first + u64::from(count);
     invariant!(
@@ -19,12 +19,12 @@ pub(crate) fn is_unwritten(written: &Intervals, first: u64, count: u32) {
     );
 }
 
-/// Checks that the epoch of a unit rises (K6).
+/// Checks that the epoch of a unit rises (corfu-K6).
 pub(crate) fn epoch_rises(from: u64, to: u64) {
     invariant!(to > from, "a unit goes from epoch {from} to {to} (corfu-K6)");
 }
 
-/// Fails: a later unit of a chain has another content than an earlier one (K2).
+/// Fails: a later unit of a chain has another content than an earlier one (corfu-K2).
 pub(crate) fn never_two_contents(at: u64) {
     invariant!(at == u64::MAX, "a chain has two contents at {at} (corfu-K2)");
 }

@@ -25,13 +25,15 @@
 //! - *The sequencer of a Loglet remembers which entry got which position*, because a client's retry may come through another node.
 //! - *The holes of a sealed Loglet are part of what is installed*, see `loglet/seal.rs`. The notes resolve them later, at the first of the
 //!   installed units; then a reader would depend on that unit.
-//! - *A unit is bound to the life of its node, as the sequencer is*: appends need every unit of a chain, so the handling of failures must
-//!   replace one that is gone or was restarted at once (`provider.rs`, `duties`). A unit that was restarted could still serve.
+//! - *Any unit may serve a position of a sealed Loglet that is no hole*, also one that was not sealed in time (`loglet/read.rs`). The notes
+//!   allow only the installed units. But a position that is no hole has one content, wherever it is, and units that were away fetch what
+//!   they lack (X7). With the installed units alone, the loss of one of them could make entries unreadable of which there is another copy.
+//! - *A read of an open Loglet does not look at its projection again* (corfu-C9). The virtual log asks only for positions below a tail, and
+//!   those are complete.
 //! - *keeps_order is false*: an append whose position was filled takes a later one, so a later append may overtake it.
 //!
 //! # Not offered yet
 //!
-//! - A node runs no CORFU Loglets yet: the crate is not in the list of protocols.
 //! - Merging by moving data (§2.6): ranges merge only if each position keeps its place.
 //! - Metrics and verbs for the paper's interface, a gRPC service for it, and the paper's applications (§4).
 //! - An exhaustive check of a small configuration.

@@ -1,4 +1,4 @@
-//! The messages of the protocol (corfu.md §2). All messages to a unit carry the epoch, including deletions (C5).
+//! The messages of the protocol (corfu §2). All messages to a unit carry the epoch, including deletions (corfu-C5).
 //!
 //! `config` is the projection, or empty: only a message that carries it may create a log on its receiver. Deletions and questions about
 //! status are those that all servers of Loglets answer (`atoll_loglet_store::message`).
@@ -8,11 +8,13 @@ use bytes::{Bytes, BytesMut};
 use atoll_contract::LogletId;
 use atoll_core::{Decode, DecodeError, Encode, Format, Message, Reader, message, rpc};
 
+use crate::loglet::sealed::SealedAt;
 use crate::projection::Projection;
 use crate::roles::{SEQUENCER, UNIT};
+use crate::unit::facts::{CellHead, Fact, Saved};
 
 atoll_core::record! {
-    /// The name of one append, by which its writer recognises its own write (C2, C17).
+    /// The name of one append, by which its writer recognises its own write (corfu-C2, corfu-C17).
     #[derive(Copy, PartialOrd, Ord)]
     pub struct Token {
         /// The appending client in one life; drawn at random.
@@ -29,7 +31,7 @@ atoll_core::choice! {
         0 = Done {},
         /// The unit is in a higher epoch; nothing happened.
         1 = Sealed {},
-        /// The unit is in a lower epoch: seal it to the installed one first (C1).
+        /// The unit is in a lower epoch: seal it to the installed one first (corfu-C1).
         2 = Ahead {},
         /// The address was written before; nothing happened.
         3 = Written {
@@ -132,7 +134,7 @@ message! {
 }
 
 message! {
-    /// Makes an epoch the current one, in which alone the unit serves from then on (C1).
+    /// Makes an epoch the current one, in which alone the unit serves from then on (corfu-C1).
     pub struct SealTo = 644 {
         /// The log.
         pub log: LogletId,
@@ -180,7 +182,7 @@ message! {
         pub verdict: Verdict,
         /// Its epoch.
         pub epoch: u64,
-        /// The address above the highest one ever written, junk and deleted ones included (C14).
+        /// The address above the highest one ever written, junk and deleted ones included (corfu-C14).
         pub next: u64,
         /// The first address that was never written, from the requested one on.
         pub missing: u64,
@@ -335,7 +337,7 @@ atoll_core::choice! {
         },
         /// The sequencer is sealed to a higher epoch.
         1 = Sealed {},
-        /// The receiver is not the sequencer of this epoch, or is another life of it (C11).
+        /// The receiver is not the sequencer of this epoch, or is another life of it (corfu-C11).
         2 = NotSequencer {},
         /// An earlier attempt of an entry may have got a position, too long ago to be remembered.
         3 = Forgotten {},
@@ -408,7 +410,7 @@ message! {
         pub grant: Grant,
         /// Its epoch.
         pub epoch: u64,
-        /// The next position that it will give out: an upper bound of the tail (C12).
+        /// The next position that it will give out: an upper bound of the tail (corfu-C12).
         pub next: u64,
     }
 }
@@ -452,7 +454,7 @@ macro_rules! to_unit {
 
 to_unit!(Write, Fill, Erase, TrimTo, SealTo, Probe, Await, Look);
 
-/// The messages that only this protocol has, and the configuration in the chain.
+/// The messages that only this protocol has, what it writes into the chain, and its records on disk.
 pub const FORMATS: &[Format] = &[
     Format::message::<Write>(),
     Format::message::<Fill>(),
@@ -470,4 +472,8 @@ pub const FORMATS: &[Format] = &[
     Format::message::<StopTo>(),
     Format::message::<Grants>(),
     Format::stored::<Projection>("Projection"),
+    Format::stored::<SealedAt>("SealedAt"),
+    Format::stored::<Fact>("UnitFact"),
+    Format::stored::<Saved>("UnitState"),
+    Format::stored::<CellHead>("CellHead"),
 ];

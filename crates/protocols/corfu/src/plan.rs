@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use atoll_contract::{LogletSpec, PlanError};
+use atoll_core::level::Level;
 use atoll_core::{Candidate, Directory, Identify, Identity, NodeId};
 
 use crate::loglet::OPEN_EPOCH;
@@ -21,6 +22,9 @@ const USUAL_STRIPE: u32 = 64;
 /// The most units of one Loglet.
 const MAX_UNITS: usize = 32;
 
+/// The feature level from which chains may name Loglets of this kind (X28).
+const SINCE: Level = Level(2);
+
 /// Everything that a choice depends on.
 struct Choice<'a> {
     spec: &'a LogletSpec,
@@ -30,6 +34,15 @@ struct Choice<'a> {
     directory: &'a dyn Directory,
 }
 
+/// How many units and chains there are.
+struct Shape {
+    /// The units of each chain.
+    length: usize,
+    chains: usize,
+    /// See [`Projection::wanted`].
+    wanted: (u32, u32),
+}
+
 impl CorfuProvider {
     /// Returns a projection that satisfies the specification. All of its units answer: a chain with a dead unit takes no appends.
     pub(crate) async fn choose(
@@ -37,6 +50,11 @@ impl CorfuProvider {
         spec: &LogletSpec,
         previous: Option<&Projection>,
     ) -> Result<Projection, PlanError> {
+        if !self.env.levels().allows(SINCE) {
+            let allowed =
+                "only once all members can read it: finish the upgrade with `atoll cluster upgrade`";
+            return Err(PlanError::Invalid { what: "a CORFU loglet", allowed });
+        }
         spec.check(self, &OPTIONS)?;
         let candidates = self.directory.candidates();
         // A node that is known to be down is asked only if the specification names it.
@@ -49,15 +67,15 @@ impl CorfuProvider {
         let replies = self.env.gather(&ask, Identify {}, until, |_| false).await;
         let up = replies.into_ok().map(|(_, identity)| identity).collect();
         let choice = Choice { spec, previous, candidates, up, directory: &*self.directory };
-        let (units, length) = choice.units()?;
+        let (units, shape) = choice.units()?;
         let sequencer = choice.sequencer(&units)?;
         let stripe = choice.number("stripe", 1 << 20)?.map_or(USUAL_STRIPE, |n| n as u32);
         let chains = units
-            .chunks(length)
+            .chunks(shape.length)
             .map(|chain| chain.iter().map(|i| (i.node, i.storage)).collect::<Vec<UnitId>>());
         let mut planned =
             Projection::simple(OPEN_EPOCH, (sequencer.node, sequencer.incarnation), stripe, chains.collect());
-        planned.lives = units.iter().map(|i| (i.node, i.incarnation)).collect();
+        planned.wanted = shape.wanted;
         let allowed = "chains that share no unit";
         planned.check(None).map_err(|_| PlanError::Invalid { what: "units of a CORFU loglet", allowed })?;
         Ok(planned)
@@ -74,12 +92,13 @@ impl Choice<'_> {
         })
     }
 
-    /// Returns the length of the chains, and how many there are.
-    fn shape(&self) -> Result<(usize, usize), PlanError> {
-        let before = self.previous.map(|p| &p.active().chains);
+    /// Returns how many units each chain has, and how many chains there are, for this many nodes that are up, of which `fit` suit.
+    fn shape(&self, up: usize, fit: usize) -> Result<Shape, PlanError> {
+        let before = self.previous.map(|p| (p.wanted.0 as usize, p.wanted.1 as usize));
         let (chains, replicas) = (self.number("chains", MAX_UNITS)?, self.number("replicas", MAX_CHAIN)?);
-        let usual = before.map_or(USUAL_CHAIN, |chains| chains[0].units.len().max(USUAL_CHAIN));
-        let shape = match (self.spec.placed(UNIT_ROLE).map(<[NodeId]>::len), chains, replicas) {
+        let usual = before.map_or(USUAL_CHAIN, |(length, _)| length.max(USUAL_CHAIN));
+        let mut wanted = None;
+        let (length, chains) = match (self.spec.placed(UNIT_ROLE).map(<[NodeId]>::len), chains, replicas) {
             (Some(n), Some(chains), _) if n % chains == 0 => (n / chains, chains),
             (Some(n), None, Some(replicas)) if n % replicas == 0 => (replicas, n / replicas),
             (Some(n), None, None) if n >= 2 * USUAL_CHAIN && n % USUAL_CHAIN == 0 => {
@@ -91,21 +110,29 @@ impl Choice<'_> {
                 let members = self.candidates.iter().filter(|c| c.log && !c.draining).count().max(1);
                 let length = replicas.unwrap_or(usual.min(members));
                 let many =
-                    chains.unwrap_or_else(|| before.map_or(1, Vec::len).min((members / length).max(1)));
-                (length, many)
+                    chains.unwrap_or(before.map_or(1, |(_, chains)| chains).min((members / length).max(1)));
+                wanted = Some((length as u32, many as u32));
+                // A chain takes appends only while all of its units are up. So what the specification leaves open becomes smaller if nodes
+                // are down, but two copies remain if possible.
+                let able = fit.max(USUAL_CHAIN.min(up)).max(1);
+                let length = replicas.unwrap_or(length.min(able));
+                (length, chains.unwrap_or(many.min((able / length).max(1))))
             }
         };
-        let fits = (1..=MAX_CHAIN).contains(&shape.0) && (1..=MAX_UNITS).contains(&(shape.0 * shape.1));
-        fits.then_some(shape).ok_or(PlanError::Invalid {
+        let fits = (1..=MAX_CHAIN).contains(&length) && (1..=MAX_UNITS).contains(&(length * chains));
+        let wanted = wanted.unwrap_or((length as u32, chains as u32));
+        fits.then_some(Shape { length, chains, wanted }).ok_or(PlanError::Invalid {
             what: "number of units",
             allowed: "a multiple of the number of chains; 1 to 9 for each chain, at most 32",
         })
     }
 
-    /// Returns the units, chain after chain, and the length of the chains.
-    fn units(&self) -> Result<(Vec<&Identity>, usize), PlanError> {
-        let (length, chains) = self.shape()?;
-        let wanted = length * chains;
+    /// Returns the units, chain after chain, and the shape of the chains.
+    fn units(&self) -> Result<(Vec<&Identity>, Shape), PlanError> {
+        let mut ranked: Vec<&Identity> = self.up.iter().filter(|i| i.log && !i.failed).collect();
+        let fit = ranked.iter().filter(|i| self.unfit(i) == 0).count();
+        let shape = self.shape(ranked.len(), fit)?;
+        let wanted = shape.length * shape.chains;
         if let Some(named) = self.spec.placed(UNIT_ROLE) {
             let twice = named.iter().enumerate().any(|(i, n)| named[..i].contains(n));
             if twice {
@@ -116,17 +143,16 @@ impl Choice<'_> {
                 Some(_) => Err(PlanError::Invalid { what: "units", allowed: "nodes with the role \"log\"" }),
                 None => Err(PlanError::NodeDown(*node)),
             };
-            return Ok((named.iter().map(one).collect::<Result<_, _>>()?, length));
+            return Ok((named.iter().map(one).collect::<Result<_, _>>()?, shape));
         }
         let held = |i: &Identity| self.previous.is_some_and(|p| p.units().contains(&(i.node, i.storage)));
-        let mut ranked: Vec<&Identity> = self.up.iter().filter(|i| i.log && !i.failed).collect();
         ranked.sort_by_key(|i| (self.unfit(i), Reverse(self.reached(i.node)), !held(i), i.node));
         if ranked.len() < wanted {
             return Err(PlanError::TooFew { up: ranked.len(), wanted });
         }
         ranked.truncate(wanted);
         ranked.sort_by_key(|i| i.node);
-        Ok((ranked, length))
+        Ok((ranked, shape))
     }
 
     /// Chooses a sequencer that as many members reach as possible; then one on the node of a unit, which saves a hop for it.

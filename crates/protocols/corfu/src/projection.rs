@@ -1,4 +1,4 @@
-//! The projection (paper §2.2; corfu.md §1): which chain of units holds a position, and at which address.
+//! The projection (paper §2.2; corfu §1): which chain of units holds a position, and at which address.
 //!
 //! ```text
 //!  position   0            1000                     open end
@@ -25,7 +25,7 @@ pub const MAX_RANGES: usize = 2_000;
 /// The end of the last range.
 pub const OPEN: u64 = u64::MAX;
 
-/// A storage unit: a node, and the identity of its data directory. Another directory is another unit (C16).
+/// A storage unit: a node, and the identity of its data directory. Another directory is another unit (corfu-C16).
 pub type UnitId = (NodeId, StorageId);
 
 atoll_core::record! {
@@ -120,12 +120,13 @@ pub enum ProjectionError {
 pub struct Projection {
     /// The epoch in which it is valid.
     pub epoch: u64,
-    /// The sequencer: a node, and one life of that node (C11).
+    /// The sequencer: a node, and one life of that node (corfu-C11).
     pub sequencer: (NodeId, Incarnation),
     /// The ranges, in order and without gaps. The first one starts at the first position that was not trimmed away.
     pub stretches: Vec<Stretch>,
-    /// The lives in which the nodes of units were when the projection was made. Units do not depend on it: whoever watches nodes does.
-    pub lives: Vec<(NodeId, Incarnation)>,
+    /// How many units each chain should have, and how many chains there should be. The last range may have fewer if nodes were down when it
+    /// was made.
+    pub wanted: (u32, u32),
 }
 
 impl Stretch {
@@ -176,13 +177,11 @@ impl Projection {
         stripe: u32,
         chains: Vec<Vec<UnitId>>,
     ) -> Self {
-        let chains = chains.into_iter().map(|units| Chain { base: 0, units }).collect();
-        Projection {
-            epoch,
-            sequencer,
-            stretches: vec![Stretch { start: 0, end: OPEN, stripe, chains }],
-            lives: Vec::new(),
-        }
+        let chains: Vec<Chain> = chains.into_iter().map(|units| Chain { base: 0, units }).collect();
+        let length = chains.iter().map(|chain: &Chain| chain.units.len()).max().unwrap_or(0);
+        let wanted = (length as u32, chains.len() as u32);
+        let stretches = vec![Stretch { start: 0, end: OPEN, stripe, chains }];
+        Projection { epoch, sequencer, stretches, wanted }
     }
 
     /// Decodes and checks a projection.
@@ -308,7 +307,7 @@ impl Encode for Projection {
         self.epoch.encode(out);
         self.sequencer.encode(out);
         self.stretches.encode(out);
-        self.lives.encode(out);
+        self.wanted.encode(out);
     }
 }
 
@@ -319,7 +318,7 @@ impl Decode for Projection {
                 epoch: Decode::decode(from)?,
                 sequencer: Decode::decode(from)?,
                 stretches: Decode::decode(from)?,
-                lives: Decode::decode(from)?,
+                wanted: Decode::decode(from)?,
             }),
             n => Err(DecodeError::Invalid { what: "version of a projection", value: n.into(), allowed: "1" }),
         }

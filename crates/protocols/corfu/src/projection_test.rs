@@ -13,12 +13,7 @@ fn chain(base: u64, units: &[u32]) -> Chain {
 }
 
 fn of(stretches: Vec<Stretch>) -> Projection {
-    Projection {
-        epoch: 1,
-        sequencer: (NodeId(1), Incarnation(1)),
-        stretches,
-        lives: vec![(NodeId(2), Incarnation(7))],
-    }
+    Projection { epoch: 1, sequencer: (NodeId(1), Incarnation(1)), stretches, wanted: (2, 1) }
 }
 
 fn stretch(start: u64, end: u64, chains: Vec<Chain>) -> Stretch {

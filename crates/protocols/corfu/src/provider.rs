@@ -1,17 +1,16 @@
 //! Creates CORFU Loglets: plans projections, and opens, copies, fills and deletes Loglets.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use atoll_contract::{
     Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
-    Offset, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, SealedConfig, Unavailability,
+    Offset, Part, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, SealedConfig, Trouble,
+    Unavailability,
 };
-use atoll_core::sync::lock;
 use atoll_core::testing::hit;
 use atoll_core::{BoxFuture, Decode, DecodeError, Directory, Encode, Env, NodeId};
 use atoll_loglet_store::batches;
@@ -39,8 +38,6 @@ const ROLES: [RoleOfKind; 2] =
     [RoleOfKind { name: UNIT_ROLE, holds: true }, RoleOfKind { name: SEQUENCER_ROLE, holds: false }];
 /// How long this node's own unit may take to fill what it lacks, or to delete.
 const OWN_ANSWER: Duration = Duration::from_secs(2);
-/// How many installed ends are remembered for back-fills.
-const REMEMBERED_ENDS: usize = 4096;
 
 /// The provider of "corfu".
 #[derive(Clone)]
@@ -48,8 +45,6 @@ pub struct CorfuProvider {
     pub(crate) env: Env,
     pub(crate) directory: Arc<dyn Directory>,
     options: Arc<ClientOptions>,
-    /// The ends of sealed Loglets that this node has opened.
-    ends: Arc<Mutex<BTreeMap<LogletId, SealedAt>>>,
 }
 
 impl std::fmt::Debug for CorfuProvider {
@@ -72,7 +67,7 @@ fn parse(config: &Bytes) -> Result<Projection, PlanError> {
 impl CorfuProvider {
     /// Creates the provider for the node of `env`. It chooses among the members that `directory` shows.
     pub fn new(env: Env, directory: Arc<dyn Directory>, options: ClientOptions) -> Self {
-        CorfuProvider { env, directory, options: Arc::new(options), ends: Arc::default() }
+        CorfuProvider { env, directory, options: Arc::new(options) }
     }
 
     /// Like [`LogletProvider::open`], with the concrete type.
@@ -83,14 +78,6 @@ impl CorfuProvider {
     /// Like `open_corfu`, for an operation that cannot report an unreadable projection.
     fn opened(&self, id: LogletId, config: &Bytes) -> Result<CorfuLoglet, LogletError> {
         self.open_corfu(id, config).map_err(|_| LogletError::Unavailable(Unavailability::StorageFailed))
-    }
-
-    fn remember(&self, id: LogletId, end: &SealedAt) {
-        let mut ends = lock(&self.ends);
-        if ends.len() >= REMEMBERED_ENDS {
-            ends.pop_first();
-        }
-        ends.insert(id, end.clone());
     }
 
     /// Copies the entries into a new Loglet that is sealed.
@@ -117,8 +104,8 @@ impl CorfuProvider {
     }
 }
 
-/// Returns which node does what for a Loglet with this projection. A unit is bound to its data directory. It is also bound to the life of
-/// its node, as a sequencer is: appends need every unit, so a unit that is gone must be replaced as fast as a sequencer.
+/// Returns which node does what for a Loglet with this projection. A unit is bound to its data directory: its epoch is on its disk, so it
+/// may restart (corfu-C16). The sequencer is bound to one life of its node (corfu-C11).
 pub(crate) fn duties(config: &Bytes) -> Duties {
     let Ok(projection) = parse(config) else { return Duties::default() };
     let (node, life) = projection.sequencer;
@@ -126,10 +113,25 @@ pub(crate) fn duties(config: &Bytes) -> Duties {
     for (node, storage) in projection.units() {
         all.push(Duty { role: UNIT_ROLE, node, binding: Binding::Holds(storage) });
     }
-    for (node, life) in &projection.lives {
-        all.push(Duty { role: UNIT_ROLE, node: *node, binding: Binding::Orders(*life) });
-    }
     Duties(all)
+}
+
+/// Returns the duties of each chain, and that of the sequencer. People count from 1.
+fn parts(config: &Bytes) -> Vec<Part> {
+    let (Ok(projection), all) = (parse(config), duties(config).0) else { return Vec::new() };
+    let chains = &projection.active().chains;
+    if chains.len() == 1 {
+        return vec![Part { name: String::new(), duties: Duties(all) }];
+    }
+    let (units, sequencers): (Vec<Duty>, Vec<Duty>) =
+        all.into_iter().partition(|duty| duty.role == UNIT_ROLE);
+    let mut parts = vec![Part { name: SEQUENCER_ROLE.to_owned(), duties: Duties(sequencers) }];
+    for (number, chain) in (1..).zip(chains) {
+        let holds = |duty: &&Duty| chain.units.iter().any(|unit| unit.0 == duty.node);
+        let duties = Duties(units.iter().filter(holds).copied().collect());
+        parts.push(Part { name: format!("chain-{number}"), duties });
+    }
+    parts
 }
 
 /// Returns how far a unit is with an extent, according to its status. Holes of a sealed Loglet count as missing until the unit has recorded
@@ -188,9 +190,7 @@ impl LogletProvider for CorfuProvider {
         sealed: &SealedConfig,
     ) -> Result<Arc<dyn Loglet>, PlanError> {
         let loglet = self.open_corfu(id, config)?;
-        let end = SealedAt::from_bytes(sealed.clone())?;
-        self.remember(id, &end);
-        loglet.ends(end);
+        loglet.ends(SealedAt::from_bytes(sealed.clone())?);
         Ok(Arc::new(loglet))
     }
 
@@ -234,12 +234,22 @@ impl LogletProvider for CorfuProvider {
         duties(config)
     }
 
+    fn parts(&self, config: &Bytes) -> Vec<Part> {
+        parts(config)
+    }
+
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
         parse(config).is_ok_and(|projection| reasons::can_seal(&projection, reached))
     }
 
     fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason> {
         reasons::reason(&parse(config).ok()?, evidence)
+    }
+
+    /// An appender that does not reach some unit cannot tell which one it is, so only a silent sequencer is suspect.
+    fn suspect(&self, config: &Bytes, trouble: Trouble) -> Option<NodeId> {
+        let sequencer = parse(config).ok()?.sequencer.0;
+        (trouble == Trouble::NoSequencer).then_some(sequencer)
     }
 
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
@@ -250,15 +260,16 @@ impl LogletProvider for CorfuProvider {
         })
     }
 
-    fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> BoxFuture<'_, ()> {
-        let Ok(loglet) = self.open_corfu(id, config) else { return Box::pin(std::future::ready(())) };
-        if let Some(end) = lock(&self.ends).get(&id) {
-            loglet.ends(end.clone());
-        }
+    fn back_fill(&self, extent: &Extent) -> BoxFuture<'_, ()> {
+        let opened = self.open_corfu(extent.loglet, &extent.config);
+        let end = SealedAt::from_bytes(extent.sealed.clone());
+        let (Ok(loglet), Ok(end)) = (opened, end) else { return Box::pin(std::future::ready(())) };
+        loglet.ends(end);
+        let range = extent.range.start.0..extent.range.end.0;
         // Ignore the outcome: the next round checks again.
         Box::pin(async move {
             hit("corfu.back_fill.asked");
-            let _ = self.env.within(OWN_ANSWER, Box::pin(loglet.back_fill(upto.0))).await;
+            let _ = self.env.within(OWN_ANSWER, Box::pin(loglet.back_fill(range))).await;
         })
     }
 

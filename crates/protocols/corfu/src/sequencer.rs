@@ -1,8 +1,8 @@
 //! The sequencer (paper §2.4): a counter of positions for each log. It only avoids contention. Units decide who gets a position, so the
 //! sequencer is never needed for safety, and all of its state is soft.
 //!
-//! It serves only the epoch that it was started with, and only in the life of its node that the projection names (C11). In the epoch 1, the
-//! first request starts it at position 0; later epochs start it at the position that the reconfiguration found ([`Start`]).
+//! It serves only the epoch that it was started with, and only in the life of its node that the projection names (corfu-C11). In the
+//! epoch 1, the first request starts it at position 0; later epochs start it at the position that the reconfiguration found ([`Start`]).
 //!
 //! A Loglet's appends are named. The sequencer remembers which position each entry got, so that a retry through another node finds the
 //! first attempt instead of adding a second copy.
@@ -201,7 +201,7 @@ impl Sequencer {
 }
 
 impl Sequenced {
-    /// Gives out positions: returns the first, and then counts (C4).
+    /// Gives out positions: returns the first, and then counts (corfu-C4).
     fn give(&mut self, count: u64) -> u64 {
         if mutant(mutants::CORFU_C4) {
             self.next += count;

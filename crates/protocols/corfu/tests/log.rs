@@ -157,7 +157,7 @@ fn a_unit_is_replaced_at_once_rebuilt_and_then_read() {
     w.on(4, |log| async move { log.replace_unit(old, new).await.unwrap() });
     assert_eq!((w.read(5, 0), w.read(5, 1), w.read(5, 4)), (data("a"), Entry::Trimmed, data("e")));
     assert_eq!(w.read(5, at), data("f"), "the copy is all that is left");
-    // The one that was removed comes back, and is read by nobody (C8).
+    // The one that was removed comes back, and is read by nobody (corfu-C8).
     w.c.restart(NodeId(1));
     assert_eq!(w.read(5, 2), data("c"));
 }

@@ -208,7 +208,7 @@ fn schedule(seed: u64) -> Option<String> {
 }
 
 /// Only one client reaches a unit, seals it, and reaches no other unit. The unit restarts, and the others reach it again: it must remember
-/// that it is sealed (C16).
+/// that it is sealed (corfu-C16).
 fn sealed_alone(c: &mut Cluster, nodes: u32, log: Arc<dyn Loglet>, seen: &Seen) {
     let run = Duration::from_millis(5 + c.rng.below(60));
     c.run_for(run);
@@ -386,7 +386,7 @@ fn mutant_c16_is_caught() {
     caught(mutants::CORFU_C16);
 }
 
-/// C4: position 0 must not stay a hole. The first append of an empty Loglet shows it.
+/// corfu-C4: position 0 must not stay a hole. The first append of an empty Loglet shows it.
 #[test]
 fn mutant_c4_is_caught() {
     let first = |mutant| {

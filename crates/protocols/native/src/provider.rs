@@ -425,8 +425,8 @@ impl LogletProvider for NativeProvider {
         })
     }
 
-    fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> BoxFuture<'_, ()> {
-        let ask = BackFill { loglet: id, config: config.clone(), upto };
+    fn back_fill(&self, extent: &Extent) -> BoxFuture<'_, ()> {
+        let ask = BackFill { loglet: extent.loglet, config: extent.config.clone(), upto: extent.range.end };
         let asked = self.env.call(self.env.node(), ask);
         // Ignore the answer: the next round checks again.
         Box::pin(async move { drop(self.env.within(OWN_ANSWER, asked).await) })

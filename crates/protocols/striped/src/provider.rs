@@ -96,12 +96,14 @@ impl StripedProvider {
         for (place, extent) in extents.iter().enumerate() {
             let config = config::parse(&extent.config).ok()?;
             let layout = Layout::new(config.stripes.len());
+            let sealed = config::parse_sealed(&extent.sealed, config.stripes.len()).ok()?;
             for (stripe, (id, part)) in config.parts(extent.loglet).enumerate() {
                 if !self.duties_of(part).is_holder(node) {
                     continue;
                 }
                 let range = layout.below(stripe, extent.range.start)..layout.below(stripe, extent.range.end);
-                let inner = Extent { loglet: id, config: part.config.clone(), range };
+                let (loglet, config, sealed) = (id, part.config.clone(), sealed[stripe].clone());
+                let inner = Extent { loglet, config, sealed, range };
                 held.entry(part.kind.clone()).or_default().push(Held { place, layout, stripe, inner });
             }
         }
@@ -277,13 +279,13 @@ impl LogletProvider for StripedProvider {
         })
     }
 
-    fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> BoxFuture<'_, ()> {
-        let stripes = self.stripes(id, config).unwrap_or_default();
-        let (layout, me) = (Layout::new(stripes.len()), self.env.node());
+    fn back_fill(&self, extent: &Extent) -> BoxFuture<'_, ()> {
+        let held = self.held_parts(self.env.node(), std::slice::from_ref(extent)).unwrap_or_default();
         Box::pin(async move {
-            for (i, stripe) in stripes.iter().enumerate() {
-                if stripe.provider.duties(&stripe.config).is_holder(me) {
-                    stripe.provider.back_fill(stripe.id, &stripe.config, layout.below(i, upto)).await;
+            for (kind, held) in held {
+                let Ok(provider) = self.kinds.provider(&kind) else { continue };
+                for one in held {
+                    provider.back_fill(&one.inner).await;
                 }
             }
         })

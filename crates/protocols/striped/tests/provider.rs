@@ -145,7 +145,8 @@ fn progress_counts_the_stripes_that_a_node_holds() {
     let id = h.fresh();
     let loglet = h.open(id, AT);
     let (provider, config) = (h.provider(AT), h.config(id));
-    let extent = Extent { loglet: LogletId(id.into()), config, range: Offset(0)..Offset(20) };
+    let (whole, sealed) = (LogletId(id.into()), Bytes::new());
+    let extent = Extent { loglet: whole, config, sealed, range: Offset(0)..Offset(20) };
     let end = h.driver.block_on(AT, async move {
         loglet.append(Batch::of((1..21).map(entry))).await.unwrap().unwrap();
         loglet.seal().await.unwrap();

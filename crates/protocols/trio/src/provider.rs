@@ -197,12 +197,13 @@ impl LogletProvider for TrioProvider {
         })
     }
 
-    fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> BoxFuture<'_, ()> {
+    fn back_fill(&self, extent: &Extent) -> BoxFuture<'_, ()> {
         let own = self.env.node();
-        if !config::parse(config).is_ok_and(|config| config.mirror.0 == own) {
+        if !config::parse(&extent.config).is_ok_and(|config| config.mirror.0 == own) {
             return Box::pin(std::future::ready(()));
         }
-        let asked = self.env.call(own, BackFill { loglet: id, config: config.clone(), upto });
+        let ask = BackFill { loglet: extent.loglet, config: extent.config.clone(), upto: extent.range.end };
+        let asked = self.env.call(own, ask);
         // Ignore the answer: the next round checks again.
         Box::pin(async move { drop(self.env.within(OWN_ANSWER, asked).await) })
     }

@@ -68,14 +68,19 @@ fn sealed(c: &mut Cluster, id: u128, count: u64) -> (Bytes, Vec<String>) {
 /// Asks node 3 to fill its mirror, and returns how much it then lacks.
 fn fill(c: &mut Cluster, id: u128, config: &Bytes, upto: u64) -> u64 {
     let (at, bytes) = (provider(c, 3), config.clone());
-    c.on(3, async move { at.back_fill(LogletId(id), &bytes, Offset(upto)).await });
+    c.on(3, async move { at.back_fill(&extent(id, &bytes, upto)).await });
     c.run_for(Duration::from_millis(500));
     lacks(c, 3, id, config, upto)
 }
 
+fn extent(id: u128, config: &Bytes, upto: u64) -> Extent {
+    let (loglet, config, sealed) = (LogletId(id), config.clone(), SealedConfig::new());
+    Extent { loglet, config, sealed, range: Offset(0)..Offset(upto) }
+}
+
 fn lacks(c: &mut Cluster, node: u32, id: u128, config: &Bytes, upto: u64) -> u64 {
     let asker = provider(c, 1);
-    let extent = Extent { loglet: LogletId(id), config: config.clone(), range: Offset(0)..Offset(upto) };
+    let extent = extent(id, config, upto);
     c.on(1, async move { asker.progress(NodeId(node), &[extent]).await.unwrap()[0].lacks })
 }
 
@@ -178,7 +183,7 @@ fn a_mirror_that_was_away_catches_up_with_fills_trims_and_deletions() {
     let mut c = cluster::new(3, 5);
     let (config, all) = sealed(&mut c, 7, 40);
     let (at, bytes) = (provider(&c, 3), config.clone());
-    c.on(3, async move { at.back_fill(LogletId(7), &bytes, Offset(40)).await });
+    c.on(3, async move { at.back_fill(&extent(7, &bytes, 40)).await });
     c.run_for(Duration::from_millis(2));
     c.kill(NodeId(3));
     let log = open(&c, 1, 7, &config);

@@ -1,4 +1,5 @@
-//! Fills holes and completes partial chains (corfu.md §3, fill; C3, C13): the head decides, and what it has is copied down the chain.
+//! Fills holes and completes partial chains (corfu §3, fill; corfu-C3, corfu-C13): the head decides, and what it has is copied down the
+//! chain.
 
 use bytes::Bytes;
 
@@ -113,6 +114,11 @@ impl Client {
                 match self.ask(view, unit, write, until).await?.verdict {
                     Verdict::Done {} | Verdict::Deleted {} => Ok(()),
                     Verdict::Written { by } if by == Some(token) => Ok(()),
+                    // It is a hole of the end that was installed meanwhile. Nobody reads it, whatever the units have there.
+                    Verdict::Written { by: None } if view.is_ended => {
+                        hit("corfu.fill.installed_hole");
+                        Ok(())
+                    }
                     Verdict::Written { .. } => {
                         crate::invariants::never_two_contents(first);
                         Err(super::NO_ANSWER)
@@ -120,7 +126,7 @@ impl Client {
                     verdict => Err(refusal(&verdict)),
                 }
             }
-            // Junk that the head has deleted was complete, or its trim raced this chain: later units still need it (C3).
+            // Junk that the head has deleted was complete, or its trim raced this chain: later units still need it (corfu-C3).
             (Piece::Junk { .. } | Piece::Deleted { .. }, _) => self.junk(view, unit, first, end, until).await,
             _ => Ok(()),
         }

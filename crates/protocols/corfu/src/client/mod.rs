@@ -1,4 +1,4 @@
-//! What a client does with the units of one projection (corfu.md §3): the steps that the paper's interface and the Loglet share.
+//! What a client does with the units of one projection (corfu §3): the steps that the paper's interface and the Loglet share.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -69,13 +69,16 @@ pub struct View {
     pub projection: Arc<Projection>,
     /// Its encoded form, which creates the log on a unit.
     pub config: Bytes,
+    /// Whether it is that of a sealed Loglet, to which nobody appends. Repairers that reach different units may then differ about a
+    /// position that nobody may read: a hole of the installed end.
+    pub is_ended: bool,
 }
 
 impl View {
     /// Returns the view of a projection.
     pub fn new(projection: Projection) -> Self {
         let config = atoll_core::Encode::to_bytes(&projection);
-        View { projection: Arc::new(projection), config }
+        View { projection: Arc::new(projection), config, is_ended: false }
     }
 
     /// Returns the epoch.
@@ -134,7 +137,7 @@ impl Client {
     }
 
     /// Asks a unit until it answers something other than "busy" or "ahead", or until the time is up. A unit in a lower epoch is sealed to
-    /// the epoch of the view first, which is installed (C1).
+    /// the epoch of the view first, which is installed (corfu-C1).
     pub async fn ask<R: ToUnit>(
         &self,
         view: &View,

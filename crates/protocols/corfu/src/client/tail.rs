@@ -1,4 +1,4 @@
-//! How far a log was written, and how far it is complete (C12).
+//! How far a log was written, and how far it is complete (corfu-C12).
 
 use std::collections::BTreeMap;
 

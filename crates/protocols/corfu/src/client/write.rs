@@ -1,4 +1,4 @@
-//! A write (corfu.md §3, append): down the chain, one unit after the other. The head decides who gets a position, and the tail makes it
+//! A write (corfu §3, append): down the chain, one unit after the other. The head decides who gets a position, and the tail makes it
 //! readable.
 
 use bytes::Bytes;
@@ -19,7 +19,7 @@ pub enum Wrote {
     /// Another write, or junk, has a position of it. Nothing was written.
     Lost,
     /// It stopped in the middle: it may be on the first units of the chain, and may be completed by others. Resume it with the same token
-    /// (C7).
+    /// (corfu-C7).
     Unfinished(Stop),
     /// It did not begin: no unit has it, and none will.
     NotBegun(Stop),
@@ -27,7 +27,7 @@ pub enum Wrote {
 
 impl Client {
     /// Writes consecutive positions, which must be at consecutive addresses of one chain ([`crate::projection::Place::run`]).
-    /// Units that have the same write already, because it was sent before or a filler completed it, count as written (C2).
+    /// Units that have the same write already, because it was sent before or a filler completed it, count as written (corfu-C2).
     pub async fn write_chain(
         &self,
         view: &View,

@@ -1,4 +1,4 @@
-//! append (corfu.md §3): a position from the sequencer, or from a probe, and a write down its chain.
+//! append (corfu §3): a position from the sequencer, or from a probe, and a write down its chain.
 
 use bytes::Bytes;
 
@@ -73,8 +73,8 @@ impl CorfuLog {
         }
     }
 
-    /// Writes at a position, and resumes there under each new projection with the same token (C7): another position could make it appear
-    /// twice, because a filler may complete what is on the first units. Returns false if the position is another's.
+    /// Writes at a position, and resumes there under each new projection with the same token (corfu-C7): another position could make it
+    /// appear twice, because a filler may complete what is on the first units. Returns false if the position is another's.
     async fn write_at(
         &self,
         position: u64,

@@ -1,4 +1,4 @@
-//! Which projections follow (corfu.md §4): a unit is replaced at once for new positions, rebuilt in the background, and then used for
+//! Which projections follow (corfu §4): a unit is replaced at once for new positions, rebuilt in the background, and then used for
 //! reads; a sequencer is replaced; the last range gets other chains; ranges merge.
 
 use bytes::Bytes;
@@ -51,14 +51,13 @@ impl Projection {
             let units = active.chains.iter_mut().flat_map(|chain| &mut chain.units);
             units.filter(|unit| **unit == old).for_each(|unit| *unit = new);
         }
-        // A removed unit is never read again (C8): it may have writes that the others have as junk.
+        // A removed unit is never read again (corfu-C8): it may have writes that the others have as junk.
         for stretch in &mut next.stretches {
             for chain in &mut stretch.chains {
                 chain.units.retain(|unit| *unit != old);
             }
         }
         next.stretches.push(active);
-        next.lives.retain(|(node, _)| *node != old.0);
         Ok(next)
     }
 

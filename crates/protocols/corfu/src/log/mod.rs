@@ -7,8 +7,8 @@
 //! | `reconfigure.rs` | a new projection: seal, decide, install |
 //! | `changes.rs` | which projections follow: a unit or the sequencer replaced, ranges extended and merged; the rebuild of a unit |
 //!
-//! The register's version is the epoch: the projection of epoch e is written by a conditional write that expects version e − 1 (K7). It is
-//! always read from the register itself, never from a server that might have an old one (C20).
+//! The register's version is the epoch: the projection of epoch e is written by a conditional write that expects version e − 1 (corfu-K7).
+//! It is always read from the register itself, never from a server that might have an old one (corfu-C20).
 
 mod append;
 mod changes;
@@ -149,8 +149,8 @@ impl CorfuLog {
         state.token
     }
 
-    /// Returns the position above every one that is written now (the paper's check). It may fall after a sequencer is replaced (C12): it
-    /// counts what was written, not what was given out.
+    /// Returns the position above every one that is written now (the paper's check). It may fall after a sequencer is replaced (corfu-C12):
+    /// it counts what was written, not what was given out.
     pub async fn tail(&self) -> Result<u64, LogError> {
         let until = self.client.op_end();
         let mut view = self.view().await?;

@@ -1,4 +1,4 @@
-//! read, fill and trim (corfu.md §3).
+//! read, fill and trim (corfu §3).
 
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ pub enum Entry {
 
 impl CorfuLog {
     /// Reads a position from the tail of its chain. A hole below other positions is filled after a while, so no reader passes one that is
-    /// not decided (C13, K8).
+    /// not decided (corfu-C13, corfu-K8).
     pub async fn read(&self, position: u64) -> Result<Entry, LogError> {
         let until = self.client.op_end();
         let first_seen = self.client.env.now();
@@ -32,7 +32,7 @@ impl CorfuLog {
         loop {
             match self.read_once(&view, position).await {
                 Ok(Entry::Unwritten) => {
-                    // The tail may be one that was replaced: only the register says that it was not (C9).
+                    // The tail may be one that was replaced: only the register says that it was not (corfu-C9).
                     let newest = self.refresh().await?;
                     if newest.epoch() != view.epoch() {
                         view = newest;

@@ -1,4 +1,4 @@
-//! A new projection (corfu.md §4; paper Figure 3): seal, decide, install.
+//! A new projection (corfu §4; paper Figure 3): seal, decide, install.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) struct Sealed {
 
 impl CorfuLog {
     /// Changes the projection. `next` gets the current one, and what was found out by the seal; it returns the next one, whose epoch is set
-    /// here. All others learn of it from the first refused request. The new sequencer starts above everything that was sealed (K7).
+    /// here. All others learn of it from the first refused request. The new sequencer starts above everything that was sealed (corfu-K7).
     pub(super) async fn change(
         &self,
         next: impl Fn(&Projection, &Sealed) -> Result<Projection, ProjectionError>,
@@ -77,7 +77,7 @@ impl CorfuLog {
     }
 
     /// Seals the units to an epoch, and stops the sequencer. Each chain of the last range needs a sealed unit, or appends could complete in
-    /// the old epoch; the others are the ones that failed (C8, C19).
+    /// the old epoch; the others are the ones that failed (corfu-C8, corfu-C19).
     async fn seal(&self, view: &View, epoch: u64) -> Result<Sealed, LogError> {
         let client = &self.client;
         let (sequencer, _) = view.projection.sequencer;

@@ -1,6 +1,8 @@
 //! Back-fill (X7): a unit that was away fetches what it lacks of a sealed Loglet from the other units of its chain. What none of them has
 //! is a hole; the unit records it as junk if the end that was installed says so.
 
+use std::ops::Range;
+
 use atoll_core::testing::hit;
 
 use super::CorfuLoglet;
@@ -8,8 +10,8 @@ use crate::client::Stop;
 use crate::projection::UnitId;
 
 impl CorfuLoglet {
-    /// Fetches what the unit of this node lacks below `upto`. Errors are left to the next request.
-    pub(crate) async fn back_fill(&self, upto: u64) -> Result<(), Stop> {
+    /// Fetches what the unit of this node lacks of a range. What is below it was trimmed. Errors are left to the next request.
+    pub(crate) async fn back_fill(&self, range: Range<u64>) -> Result<(), Stop> {
         let s = &self.0;
         let until = s.client.op_end();
         let own = s.client.env.node();
@@ -17,7 +19,10 @@ impl CorfuLoglet {
         for (index, chain) in stretch.chains.iter().enumerate() {
             let Some(unit) = chain.units.iter().copied().find(|unit| unit.0 == own) else { continue };
             s.client.seal_unit(&s.closed, unit).await?;
-            let end = stretch.address_from(index, upto);
+            if range.start > 0 {
+                self.trim_unit(unit, stretch.address_from(index, range.start), until).await?;
+            }
+            let end = stretch.address_from(index, range.end);
             let has = self.written_on(unit, chain.base..end, until).await?;
             let sources: Vec<UnitId> = match self.end() {
                 Some(end) => end.members(chain).filter(|other| *other != unit).collect(),
@@ -41,7 +46,7 @@ impl CorfuLoglet {
         &self,
         unit: UnitId,
         sources: &[UnitId],
-        gap: std::ops::Range<u64>,
+        gap: Range<u64>,
         until: atoll_core::Tick,
     ) -> Result<(), Stop> {
         let s = &self.0;

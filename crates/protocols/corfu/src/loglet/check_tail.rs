@@ -1,4 +1,4 @@
-//! checkTail of an open Loglet, and waits for the tail (corfu.md §7; C12).
+//! checkTail of an open Loglet, and waits for the tail (corfu §7; corfu-C12).
 
 use atoll_contract::{LogletError, Offset, Tail, Unavailability};
 use atoll_core::testing::hit;

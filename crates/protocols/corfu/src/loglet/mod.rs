@@ -1,4 +1,4 @@
-//! CORFU as a Loglet (corfu.md §7): a static projection with the epochs 1, open, and 2, sealed. The virtual log does what the paper's
+//! CORFU as a Loglet (corfu §7): a static projection with the epochs 1, open, and 2, sealed. The virtual log does what the paper's
 //! auxiliary does.
 //!
 //! | file | what it is |
@@ -79,7 +79,7 @@ impl CorfuLoglet {
         let mut sealed = (*open.projection).clone();
         sealed.epoch = SEALED_EPOCH;
         // Units are created with the configuration that is in the chain.
-        let closed = View { projection: Arc::new(sealed), config: open.config.clone() };
+        let closed = View { projection: Arc::new(sealed), config: open.config.clone(), is_ended: true };
         let (client, tails) = (Client { env, log: id, options }, Tails::default());
         let state = State { handle, next_append: 0, in_flight_bytes: 0, installed: None, found: None };
         CorfuLoglet(Arc::new(Shared { client, open, closed, tails, state: Mutex::new(state) }))

@@ -1,5 +1,5 @@
-//! readNext (corfu.md §3, read; C6, C8, C9, C18): what is known to be complete comes from any unit of its chain, everything else from the
-//! tail. Junk is returned as pads, which readers skip.
+//! readNext (corfu §3, read; corfu-C6, corfu-C8, corfu-C9, corfu-C18): what is known to be complete comes from any unit of its chain,
+//! everything else from the tail. Junk is returned as pads, which readers skip.
 
 use std::ops::Range;
 
@@ -101,7 +101,7 @@ impl CorfuLoglet {
                     return Err(ReadError::BeyondTail(Offset(at)));
                 }
                 // Units that were not sealed in time may have writes that are holes now, and only those: a position that is no hole has the
-                // same content wherever it is (K2).
+                // same content wherever it is (corfu-K2).
                 (&s.closed, place.chain.units.clone(), end.next_hole(at))
             }
             None if sealed && !known => return Err(NO_COPY),

@@ -1,4 +1,4 @@
-//! seal, and checkTail of a sealed Loglet (corfu.md §7).
+//! seal, and checkTail of a sealed Loglet (corfu §7).
 //!
 //! One sealed unit of a chain is enough to end appends on it, because an append needs all of them. So a seal tolerates the loss of all
 //! units but one of each chain.
@@ -33,7 +33,7 @@ const MAX_HOLES: usize = 4096;
 type Sealed = BTreeMap<UnitId, u64>;
 
 impl CorfuLoglet {
-    /// Seals one unit of each chain at least, and all that answer soon: the others could answer stale reads (C19).
+    /// Seals one unit of each chain at least, and all that answer soon: the others could answer stale reads (corfu-C19).
     pub(crate) async fn seal_units(&self) -> Result<(), LogletError> {
         self.seal_all().await.map(|_| ())
     }

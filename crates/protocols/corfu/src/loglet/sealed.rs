@@ -9,14 +9,14 @@ use crate::projection::{Chain, UnitId};
 /// Version of the byte form.
 const FORMAT: u8 = 1;
 
-/// See the module documentation. Whoever installs it first decides, so all readers skip the same holes (K8), although repairers that reach
-/// different units may find different ones.
+/// See the module documentation. Whoever installs it first decides, so all readers skip the same holes (corfu-K8), although repairers that
+/// reach different units may find different ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SealedAt {
     /// The end: the position above every one on the units.
     pub tail: u64,
     /// The units that were sealed. Each has everything below the tail except the holes. Others may lack something, and what they have at a
-    /// hole does not count (C8).
+    /// hole does not count (corfu-C8).
     pub units: Vec<UnitId>,
     /// The positions below the tail that none of the units has: the first one and the end of each range. They are junk.
     pub holes: Vec<(u64, u64)>,

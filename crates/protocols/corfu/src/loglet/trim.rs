@@ -1,4 +1,4 @@
-//! prefixTrim and deletion (corfu.md §7).
+//! prefixTrim and deletion (corfu §7).
 
 use atoll_contract::{LogletError, Offset, Unavailability};
 use atoll_core::Class;
@@ -46,7 +46,7 @@ impl CorfuLoglet {
         }
     }
 
-    async fn trim_unit(&self, unit: UnitId, to: u64, until: atoll_core::Tick) -> Result<(), Stop> {
+    pub(super) async fn trim_unit(&self, unit: UnitId, to: u64, until: atoll_core::Tick) -> Result<(), Stop> {
         let s = &self.0;
         for view in [&s.open, &s.closed] {
             let request = TrimTo { log: s.client.log, config: Bytes::new(), epoch: view.epoch(), to };

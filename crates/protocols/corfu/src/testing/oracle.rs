@@ -6,8 +6,10 @@
 //! | corfu-K1 | an address of a data directory never gets a second content |
 //! | corfu-K2 | the units of a chain have the same data at an address |
 //! | corfu-K3, vlog-L3 | what is on all units of a chain before their seals is below every sealed tail that is returned and every stop that is installed |
+//! | corfu-C4, corfu-C12 | every position that a sequencer hands out is below the next one that it reports |
+//! | vlog-L4 | no open tail is above a sealed one |
 //! | corfu-K6 | no unit serves a request of an epoch below the one that was on its disk when the request was sent; epochs on a disk never fall |
-//! | corfu-K8, C12 | everything below an open tail is on the tails of the chains |
+//! | corfu-K8, corfu-C12 | everything below an open tail is on the tails of the chains |
 //! | corfu-C16 | data is kept only in data directories that the projection names |
 //! | vlog-VL1 | a stop is installed only if a unit of each chain is sealed |
 //! | vlog-VL10 | after a tombstone, the disk stores nothing more of that Loglet |
@@ -45,6 +47,8 @@ struct Directory {
 struct Ghost {
     projection: Option<Projection>,
     chained: bool,
+    open_tail: u64,
+    sealed_tail: Option<u64>,
     directories: BTreeMap<StorageId, Directory>,
 }
 
@@ -75,6 +79,7 @@ impl Oracle for CorfuOracle {
                 self.asked.insert(key, (log, epoch, directory.map_or(0, |d| d.epoch)));
             }
             Exchange::Reply(number) => {
+                check_grants(wire.from.node, wire.frame(), verdict);
                 let key = (wire.to, wire.to_life.unwrap_or(0), wire.from.node, number);
                 let Some((log, epoch, durable)) = self.asked.remove(&key) else { return };
                 if epoch < durable && is_served(wire.frame()) {
@@ -112,7 +117,8 @@ impl Oracle for CorfuOracle {
     }
 
     fn tail_reported(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
-        let Some(ghost) = self.loglets.get(&loglet) else { return };
+        let Some(ghost) = self.loglets.get_mut(&loglet) else { return };
+        ghost.orders_tails(loglet, at.0, sealed, verdict);
         if sealed {
             ghost.covers_acks(loglet, at, "sealed tail", verdict);
         } else {
@@ -170,7 +176,38 @@ fn is_served(frame: &Frame) -> bool {
     verdict == Some(msg::Verdict::Done {})
 }
 
+/// Checks that a sequencer counts what it hands out.
+fn check_grants(node: NodeId, frame: &Frame, verdict: &mut Violations) {
+    if frame.kind != msg::Grants::KIND {
+        return;
+    }
+    let Ok(msg::Grants { grant: msg::Grant::Granted { runs }, next, .. }) =
+        msg::Grants::from_frame(frame.clone())
+    else {
+        return;
+    };
+    if let Some(run) = runs.iter().find(|run| run.first + u64::from(run.count) > next) {
+        verdict.fail(format!(
+            "corfu-C4 handed out uncounted: node {node} hands out {} positions from {} on, and {next} is its next one",
+            run.count, run.first
+        ));
+    }
+}
+
 impl Ghost {
+    fn orders_tails(&mut self, loglet: LogletId, at: u64, sealed: bool, verdict: &mut Violations) {
+        if sealed {
+            self.sealed_tail = Some(self.sealed_tail.map_or(at, |tail| tail.min(at)));
+        } else {
+            self.open_tail = self.open_tail.max(at);
+        }
+        if let Some(end) = self.sealed_tail.filter(|end| *end < self.open_tail) {
+            let open = self.open_tail;
+            verdict
+                .fail(format!("vlog-L4 open above a sealed tail: loglet {loglet}: {open}, sealed at {end}"));
+        }
+    }
+
     fn chains(&self) -> impl Iterator<Item = (usize, &Chain)> {
         self.projection.iter().flat_map(|p| p.active().chains.iter().enumerate())
     }

@@ -23,7 +23,7 @@ atoll_core::choice! {
             /// Its epoch.
             epoch: u64
         },
-        /// An epoch is the current one (C16).
+        /// An epoch is the current one (corfu-C16).
         1 = Epoch {
             /// The log.
             log: LogletId,
@@ -79,7 +79,7 @@ atoll_core::record! {
         pub config: Bytes,
         /// The current epoch.
         pub epoch: u64,
-        /// The watermark (C15).
+        /// The watermark (corfu-C15).
         pub watermark: u64,
         /// Junk.
         pub junk: Vec<(u64, u64)>,

@@ -1,4 +1,4 @@
-//! A storage unit (corfu.md §1, §2): write-once addresses for every log that has a chain through this node. It is passive: it never sends a
+//! A storage unit (corfu §1, §2): write-once addresses for every log that has a chain through this node. It is passive: it never sends a
 //! message of its own, and knows nothing of positions.
 //!
 //! | file | what it is |
@@ -126,7 +126,7 @@ impl Unit {
             return Err(Verdict::Unconfigured {});
         }
         let named = Projection::parse(config).map_err(|_| Verdict::WrongIdentity {})?;
-        // A data directory that was lost is another unit, which must not answer for it (C16).
+        // A data directory that was lost is another unit, which must not answer for it (corfu-C16).
         if !named.units().contains(&(self.env.node(), self.storage)) {
             hit("corfu.unit.wrong_identity");
             return Err(Verdict::WrongIdentity {});

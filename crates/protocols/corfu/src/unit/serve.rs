@@ -1,4 +1,4 @@
-//! What each message does (corfu.md §2).
+//! What each message does (corfu §2).
 
 use std::ops::Bound;
 use std::time::Duration;

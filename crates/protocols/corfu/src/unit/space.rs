@@ -1,4 +1,4 @@
-//! The addresses of one log on one unit: a sparse space of write-once cells (corfu.md §1).
+//! The addresses of one log on one unit: a sparse space of write-once cells (corfu §1).
 //!
 //! | state of an address | where it is kept |
 //! | --- | --- |
@@ -54,7 +54,7 @@ pub(super) enum Taken {
 #[derive(Debug)]
 pub(super) struct Space {
     pub config: Bytes,
-    /// The current epoch. Never falls (K6).
+    /// The current epoch. Never falls (corfu-K6).
     pub epoch: u64,
     pub cells: BTreeMap<u64, Cell>,
     pub junk: Intervals,
@@ -88,7 +88,7 @@ impl Space {
     }
 
     /// Returns the address above the highest one ever written. Junk and deleted addresses count, or a new sequencer would give out their
-    /// positions again (C14).
+    /// positions again (corfu-C14).
     pub fn next(&self) -> u64 {
         if mutant(mutants::CORFU_C14) {
             let data = self.cells.last_key_value().map_or(0, |(first, cell)| first + u64::from(cell.count));
@@ -107,7 +107,7 @@ impl Space {
         (addr < first + u64::from(cell.count)).then_some((*first, cell))
     }
 
-    /// Returns why the addresses cannot be written; None if they can. Write-once: the first write of an address decides (K1).
+    /// Returns why the addresses cannot be written; None if they can. Write-once: the first write of an address decides (corfu-K1).
     pub fn taken(&self, first: u64, count: u32, token: Token) -> Option<Taken> {
         let range = first..first + u64::from(count);
         let at = self.written.within(range).first()?.start;
@@ -143,7 +143,7 @@ impl Space {
         gone
     }
 
-    /// Removes the deleted intervals at the watermark: below it, a deleted address needs no entry (C15).
+    /// Removes the deleted intervals at the watermark: below it, a deleted address needs no entry (corfu-C15).
     fn raise_watermark(&mut self) {
         let to = self.deleted.first_missing(self.watermark);
         self.deleted.remove(0..to);
