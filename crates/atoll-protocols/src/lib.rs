@@ -7,6 +7,7 @@ use atoll_contract::Duties;
 use atoll_contract::plugin::Protocols;
 use atoll_core::Format;
 use atoll_core::testing::{Listed, Mutant};
+use atoll_corfu::CorfuPlugin;
 use atoll_local::LocalPlugin;
 use atoll_native::NativePlugin;
 use atoll_rmwpaxos::RmwPlugin;
@@ -20,7 +21,8 @@ pub fn all() -> Protocols {
         .with(RmwPlugin::default())
         .with(NativePlugin::default())
         .with(LocalPlugin::default())
-        .with(StripedPlugin::default());
+        .with(StripedPlugin::default())
+        .with(CorfuPlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -35,14 +37,6 @@ pub fn formats() -> Vec<Format> {
 pub fn duties(kind: &str, config: &Bytes) -> Duties {
     static ALL: LazyLock<Protocols> = LazyLock::new(all);
     ALL.duties(kind, config)
-}
-
-/// Returns which node does what for each part of a Loglet. Empty if it is not made of others.
-pub fn parts(kind: &str, config: &Bytes) -> Vec<Duties> {
-    let all = all();
-    let protocol = all.iter().find(|protocol| protocol.name() == kind);
-    let parts = protocol.map_or(Vec::new(), |protocol| protocol.parts(config));
-    parts.iter().map(|part| all.duties(&part.kind, &part.config)).collect()
 }
 
 /// Returns the known bugs of all protocols, and of the registers in a file, which no node serves.
@@ -95,14 +89,14 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..4], ["rmwpaxos", "native", "local", "striped"]);
-        assert_eq!(names[4..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..5], ["rmwpaxos", "native", "local", "striped", "corfu"]);
+        assert_eq!(names[5..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]
     fn settings_go_to_the_protocols_that_have_them() {
         let mut protocols = all();
-        assert_eq!(protocols.set("step_bytes", 4096), 2 + usize::from(cfg!(feature = "testing")));
+        assert_eq!(protocols.set("step_bytes", 4096), 3 + usize::from(cfg!(feature = "testing")));
         assert_eq!(protocols.set("replicas", 5), 1);
         assert_eq!(protocols.set("step_bytes", u64::MAX), 0, "more than fits");
         assert_eq!(protocols.set("unheard_of", 1), 0);

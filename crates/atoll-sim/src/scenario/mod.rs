@@ -2,6 +2,7 @@
 
 mod cells;
 mod clocks;
+mod corfu;
 pub mod database;
 mod directed;
 mod file_registers;
@@ -91,6 +92,8 @@ pub fn all() -> Vec<Scenario> {
         cells::SCENARIO,
         striped::STRIPED,
         striped::IDLE,
+        corfu::CORFU,
+        corfu::DEAD,
         file_registers::SCENARIO,
         directed::DELETED,
         lasting::LASTING,

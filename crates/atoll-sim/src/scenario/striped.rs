@@ -44,7 +44,7 @@ const STAYS_DEAD: Duration = Duration::from_secs(8);
 /// Within this time, some append must succeed with a minority dead.
 const WORKS_WITHIN: Duration = Duration::from_secs(4);
 
-fn nodes(rng: &mut Rng, hosts: usize) -> (Weather, Nodes) {
+pub(super) fn nodes(rng: &mut Rng, hosts: usize) -> (Weather, Nodes) {
     let weather = Weather {
         latency_ns: [50_000, 200_000, 1_000_000][rng.below(3) as usize],
         sync_ns: [50_000, 200_000, 2_000_000][rng.below(3) as usize],
@@ -95,7 +95,7 @@ fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
         stage.spawn("loner", striped::loner(stage.clone(), name(), Duration::from_millis(150)));
         stage.spawn("checker", load::checker(stage.clone(), name(), Duration::from_millis(300)));
         stage.spawn("reader", load::reader(stage.clone(), name(), Duration::from_millis(100)));
-        stage.spawn("operator", striped::swapper(stage.clone(), name(), reconfigure));
+        stage.spawn("operator", striped::swapper(stage.clone(), name(), reconfigure, striped::spec));
         if trims {
             stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(4)));
         }

@@ -415,12 +415,25 @@ pub async fn demand(stage: Stage<NodeHandles>, names: Vec<String>) {
     }
 }
 
+/// Appends to a log and reads all of it through one host.
+pub async fn goes_on(stage: &Stage<NodeHandles>, name: &str, host: usize) {
+    stage.waits_for(format!("an append to {name} through host {host}"));
+    append_at(stage, name, host).await;
+    stage.waits_for(format!("the tail of {name} through host {host}"));
+    read_whole(stage, name, host).await;
+    stage.report();
+}
+
 /// Waits until each server of each segment has the whole segment on its own disk.
-async fn filled(stage: &Stage<NodeHandles>, name: &str) {
+pub async fn filled(stage: &Stage<NodeHandles>, name: &str) {
     let Some(tail) = check_once(stage, name, 0).await else { return };
     let mut at = LogPos(0);
     while at.0 < tail {
         let here = {
+            let Some(life) = live(stage, 0) else {
+                stage.pause(Duration::from_millis(100)).await;
+                continue;
+            };
             let wire = stage.oracles.wire.lock();
             let chain = wire.chain.newest(name);
             chain.map(|chain| {
@@ -433,8 +446,10 @@ async fn filled(stage: &Stage<NodeHandles>, name: &str) {
                     // If holders have several roles, some may get their copies only after the seal.
                     let all = s.stop.is_some() || roles.all(|role| Some(role) == first);
                     // A node that holds only some parts has no position of the others on its disk.
-                    let parts = atoll_protocols::parts(&s.kind, &s.config);
-                    let holds_all = |node: &NodeId| parts.iter().all(|part| part.is_holder(*node));
+                    let provider = life.handles.0.logs.registry().provider(&s.kind);
+                    let parts = provider.map_or_else(|_| Vec::new(), |p| p.parts(&s.config));
+                    let held = parts.iter().filter(|part| part.duties.holders().next().is_some());
+                    let holds_all = |node: &NodeId| held.clone().all(|part| part.duties.is_holder(*node));
                     let nodes = duties.holders().map(|(node, _)| node).filter(|_| all);
                     let nodes = nodes.filter(holds_all).collect::<Vec<_>>();
                     (s.stop.unwrap_or(LogPos(tail)).min(LogPos(tail)), nodes)

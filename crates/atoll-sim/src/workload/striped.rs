@@ -1,4 +1,4 @@
-//! Operators that change a log between striped and native Loglets, and clients that leave stripes idle.
+//! Operators that change a log between native Loglets and those of another kind, and clients that leave stripes idle.
 
 use std::time::Duration;
 
@@ -32,9 +32,12 @@ pub fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
     spec
 }
 
-/// Extends the log again and again, to striped Loglets and back. Sometimes it rebuilds a sealed segment, or truncates. Its node may die at
-/// any step, and sometimes the operator requests that.
-pub async fn swapper(stage: Stage<NodeHandles>, name: String, every: Duration) {
+/// Draws a specification of the other kind.
+pub type Spec = fn(&Stage<NodeHandles>) -> LogletSpec;
+
+/// Extends the log again and again, to Loglets of another kind than native and back. Sometimes it rebuilds a sealed segment, or truncates.
+/// Its node may die at any step, and sometimes the operator requests that.
+pub async fn swapper(stage: Stage<NodeHandles>, name: String, every: Duration, spec: Spec) {
     use crate::world::fault::Fault;
     while !stage.over.is_up() {
         stage.pause(every).await;
