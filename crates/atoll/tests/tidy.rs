@@ -15,10 +15,11 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 14] = [
+const PROTOCOL_CRATES: [&str; 15] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
+    "atoll-log-apps",
     "atoll-loglet-store",
     "atoll-pipeline",
     "atoll-sim",
@@ -49,7 +50,7 @@ const LAYERS: [&[&str]; 10] = [
         "atoll-striped",
         "atoll-trio",
     ],
-    &["atoll-file-register", "atoll-tables", "atoll-zookeeper"],
+    &["atoll-file-register", "atoll-log-apps", "atoll-tables", "atoll-zookeeper"],
     &["atoll-door", "atoll-protocols"],
     &["atoll-door-cluster", "atoll-door-log", "atoll-door-tables", "atoll-door-zookeeper", "atoll-node"],
     &["atoll-doors"],
@@ -279,8 +280,11 @@ fn every_protocol_has_the_same_files() {
 }
 
 /// Code that is about one protocol outside of its folder: the list, scenarios of the simulator and their load, figures of the papers,
-/// and an example that chooses kinds, as a user does.
-const KNOW_PROTOCOLS: [&str; 8] = [
+/// an example that chooses kinds, as a user does, and what makes one protocol's own interface a log for applications.
+const KNOW_PROTOCOLS: [&str; 11] = [
+    "crates/atoll-log-apps/Cargo.toml",
+    "crates/atoll-log-apps/src/corfu.rs",
+    "crates/atoll-log-apps/tests/apps/corfu.rs",
     "crates/atoll-node/examples/counter_map.rs",
     "crates/atoll-protocols/",
     "crates/atoll-sim/Cargo.toml",

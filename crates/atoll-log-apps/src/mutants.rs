@@ -1,0 +1,26 @@
+//! Known bugs of the applications that tests can inject. The tests of this crate find them.
+
+atoll_core::mutants! {
+    /// The client sends its commit to the map service, which applies it when it comes.
+    APPS_A1 = "AppsA1", caught by [];
+    /// The map accepts a commit that names a collected value.
+    APPS_A2 = "AppsA2", caught by [];
+    /// Nothing remembers which operations took effect.
+    APPS_A3 = "AppsA3", caught by [];
+    /// A multi-get asks for each key at the index of the moment.
+    APPS_A4 = "AppsA4", caught by [];
+    /// A map replica answers although its index is below the one that it is asked for.
+    APPS_A5 = "AppsA5", caught by [];
+    /// A move takes effect although the key has another value by now.
+    APPS_A6 = "AppsA6", caught by [];
+    /// The compactor trims what a reader still needs.
+    APPS_A7 = "AppsA7", caught by [];
+    /// The mirror takes every copy of an entry for the next one.
+    APPS_A8 = "AppsA8", caught by [];
+    /// A transaction is not checked against what was written since its snapshot.
+    APPS_T1 = "AppsT1", caught by [];
+    /// A range that a transaction has read is checked only at the keys that it found (phantoms).
+    APPS_T2 = "AppsT2", caught by [];
+    /// A multi-put writes a commit for each key.
+    APPS_M1 = "AppsM1", caught by [];
+}

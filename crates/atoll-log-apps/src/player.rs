@@ -1,0 +1,221 @@
+//! A replica of an application: it plays the log in order, and its state is a function of the log below its index.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+
+use atoll_contract::OpId;
+use atoll_core::sync::lock;
+use atoll_core::testing::hit;
+use atoll_core::{BoxFuture, DecodeError};
+
+use crate::entry::{self, AppEntry, Parts};
+use crate::gather;
+use crate::shared_log::{LogError, SharedLog, Slot};
+
+/// A deterministic state machine that is driven by a log.
+pub trait Machine: Send + fmt::Debug {
+    /// Applies the record at a position. An error means that the record cannot be read; the state is unchanged, and no replica can pass.
+    fn apply(&mut self, position: u64, body: Bytes) -> Result<(), DecodeError>;
+
+    /// Returns the state in a form that is equal on all replicas at equal indices.
+    fn save(&self) -> Bytes;
+
+    /// Replaces the state by a saved one. An error leaves the state unchanged.
+    fn load(&mut self, state: Bytes) -> Result<(), DecodeError>;
+}
+
+/// Why a replica cannot play the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlayError {
+    /// The log failed. Playing may be tried again.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The position was trimmed, and the log above it has no complete checkpoint. This replica cannot be restored from this log.
+    #[error("position {0} was trimmed and no checkpoint above it is complete")]
+    Lost(u64),
+    /// The position stayed undecided although it was filled; the log breaks its promise, or is reconfigured again and again.
+    #[error("position {0} cannot be decided")]
+    Undecided(u64),
+    /// The record at the position cannot be read: it is damaged, or of a newer format. All replicas stop here.
+    #[error("the record at position {0} cannot be read: {1}")]
+    Unreadable(u64, DecodeError),
+}
+
+/// Limits of one replica. They may differ between replicas.
+#[derive(Clone, Copy, Debug)]
+pub struct PlayOptions {
+    /// How many positions are read at once.
+    pub read_ahead: usize,
+    /// How often an undecided position is filled and read again.
+    pub fill_attempts: usize,
+    /// The largest state that is loaded from a checkpoint.
+    pub max_checkpoint_bytes: usize,
+}
+
+impl Default for PlayOptions {
+    fn default() -> Self {
+        PlayOptions { read_ahead: 16, fill_attempts: 16, max_checkpoint_bytes: 1 << 30 }
+    }
+}
+
+#[derive(Debug)]
+struct State<M> {
+    machine: M,
+    applied: u64,
+}
+
+/// A replica. It may be shared; its callers help each other to play. It holds no lock while it waits for the log.
+#[derive(Debug)]
+pub struct Player<M> {
+    log: Arc<dyn SharedLog>,
+    options: PlayOptions,
+    state: Mutex<State<M>>,
+}
+
+impl<M: Machine> Player<M> {
+    /// Returns a replica that has applied nothing yet. A lost replica is replaced by a new one: the log, or a checkpoint in it, has all.
+    pub fn new(log: Arc<dyn SharedLog>, machine: M, options: PlayOptions) -> Self {
+        Player { log, options, state: Mutex::new(State { machine, applied: 0 }) }
+    }
+
+    /// Returns the log that it plays.
+    pub fn log(&self) -> &Arc<dyn SharedLog> {
+        &self.log
+    }
+
+    /// Returns its index: the position below which everything is applied.
+    pub fn applied(&self) -> u64 {
+        lock(&self.state).applied
+    }
+
+    /// Returns its index, and the hash of its state there. Equal at equal indices on all replicas (apps-AP3).
+    pub fn hash(&self) -> (u64, u64) {
+        let state = lock(&self.state);
+        (state.applied, entry::hash(&state.machine.save()))
+    }
+
+    /// Looks at the state and its index, which do not change meanwhile.
+    pub fn view<T>(&self, look: impl FnOnce(&M, u64) -> T) -> T {
+        let state = lock(&self.state);
+        look(&state.machine, state.applied)
+    }
+
+    /// Changes the state beside the log. For mutants.
+    pub(crate) fn meddle<T>(&self, change: impl FnOnce(&mut M, u64) -> T) -> T {
+        let mut state = lock(&self.state);
+        let at = state.applied;
+        change(&mut state.machine, at)
+    }
+
+    /// Plays to the tail as it is now, and returns the tail: everything that was acknowledged before the call is applied on return.
+    pub async fn play(&self) -> Result<u64, PlayError> {
+        let tail = self.log.tail().await?;
+        self.play_to(tail).await?;
+        Ok(tail)
+    }
+
+    /// Plays until the index is at least `target`, which is not above the log's tail. Holes below it are filled first: a replica never
+    /// passes a position that is not decided (corfu-K8).
+    pub async fn play_to(&self, target: u64) -> Result<(), PlayError> {
+        loop {
+            let at = self.applied();
+            if at >= target {
+                return Ok(());
+            }
+            let end = target.min(at.saturating_add(self.options.read_ahead.max(1) as u64));
+            let reads = (at..end).map(|position| -> BoxFuture<'_, _> { Box::pin(self.decided(position)) });
+            for (position, slot) in (at..end).zip(gather::all(reads.collect()).await) {
+                match slot? {
+                    Slot::Data(data) => self.apply(position, data)?,
+                    Slot::Trimmed => {
+                        if self.applied() <= position {
+                            self.recover(position).await?;
+                        }
+                        break;
+                    }
+                    Slot::Junk | Slot::Unwritten => self.advance(position),
+                }
+            }
+        }
+    }
+
+    async fn decided(&self, position: u64) -> Result<Slot, PlayError> {
+        for _ in 0..self.options.fill_attempts.max(1) {
+            match self.log.read(position).await? {
+                Slot::Unwritten => {
+                    hit("log_apps.player.fills");
+                    self.log.fill(position).await?;
+                }
+                slot => return Ok(slot),
+            }
+        }
+        Err(PlayError::Undecided(position))
+    }
+
+    /// Applies an entry, unless another caller has done so meanwhile.
+    fn apply(&self, position: u64, data: Bytes) -> Result<(), PlayError> {
+        let mut state = lock(&self.state);
+        if state.applied != position {
+            return Ok(());
+        }
+        let unreadable = |error| PlayError::Unreadable(position, error);
+        if let AppEntry::Record { body } = AppEntry::open(data).map_err(unreadable)? {
+            state.machine.apply(position, body).map_err(unreadable)?;
+        }
+        state.applied = position + 1;
+        Ok(())
+    }
+
+    fn advance(&self, position: u64) {
+        let mut state = lock(&self.state);
+        if state.applied == position {
+            state.applied = position + 1;
+        }
+    }
+
+    /// Loads the first complete checkpoint above a trimmed position whose index is above it. If positions above that index are trimmed,
+    /// too, the next one is found in the same way.
+    async fn recover(&self, trimmed: u64) -> Result<(), PlayError> {
+        hit("log_apps.player.recovers");
+        let tail = self.log.tail().await?;
+        let mut parts = Parts::new(self.options.max_checkpoint_bytes);
+        for position in trimmed + 1..tail {
+            let Slot::Data(data) = self.log.read(position).await? else { continue };
+            let entry = AppEntry::open(data).map_err(|error| PlayError::Unreadable(position, error))?;
+            let Some((index, saved)) = parts.take(&entry).filter(|(index, _)| *index > trimmed) else {
+                continue;
+            };
+            let mut state = lock(&self.state);
+            if state.applied < index {
+                state.machine.load(saved).map_err(|error| PlayError::Unreadable(position, error))?;
+                state.applied = index;
+            }
+            return Ok(());
+        }
+        Err(PlayError::Lost(trimmed))
+    }
+
+    /// Appends a checkpoint of the state as it is now, in parts. Returns its index once all parts are durable. The log may then be trimmed
+    /// below that index.
+    pub async fn checkpoint(&self, id: OpId) -> Result<u64, PlayError> {
+        let (index, saved) = self.view(|machine, applied| (applied, machine.save()));
+        for part in entry::checkpoint(id, index, &saved) {
+            self.append_surely(part).await?;
+        }
+        Ok(index)
+    }
+
+    /// Appends an entry that may be in the log more than once. Returns the position of the copy that is known to be there.
+    pub(crate) async fn append_surely(&self, data: Bytes) -> Result<u64, LogError> {
+        let mut last = LogError::Unknown(None);
+        for _ in 0..self.options.fill_attempts.max(1) {
+            match self.log.append(data.clone()).await {
+                Err(LogError::Unknown(position)) => last = LogError::Unknown(position),
+                done => return done,
+            }
+        }
+        Err(last)
+    }
+}

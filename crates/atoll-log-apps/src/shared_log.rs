@@ -1,0 +1,60 @@
+//! What the applications need of a log: a sparse, write-once address space (CORFU Figure 1).
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use atoll_contract::Unavailability;
+use atoll_core::BoxFuture;
+
+/// What is at a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// An entry.
+    Data(Bytes),
+    /// A hole that was filled. It stays junk (corfu-K5).
+    Junk,
+    /// It was written and trimmed.
+    Trimmed,
+    /// Nothing was written there yet.
+    Unwritten,
+}
+
+/// Why an operation on a log failed, and whether it took effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// It did not happen: the log cannot answer now. All operations but an append may be repeated anyway.
+    #[error("unavailable: {0}")]
+    Unavailable(Unavailability),
+    /// The append may have happened or may still happen, at this position if one was taken.
+    #[error("unknown outcome{}", .0.map(|at| format!(" at position {at}")).unwrap_or_default())]
+    Unknown(Option<u64>),
+    /// The log cannot do this at all.
+    #[error("this log cannot {0}")]
+    Unsupported(&'static str),
+    /// The log was deleted, or its description cannot be used.
+    #[error("the log cannot be used: {0}")]
+    Gone(String),
+}
+
+/// A totally ordered log that clients share. Positions count from 0. Content never changes except that it is trimmed, and once a read has
+/// returned an entry or junk, every later read of that position returns the same, or `Trimmed` (corfu-K4, K5).
+pub trait SharedLog: Send + Sync + fmt::Debug {
+    /// Appends an entry and returns its position. It is durable and readable on return.
+    fn append(&self, data: Bytes) -> BoxFuture<'_, Result<u64, LogError>>;
+
+    /// Returns what is at a position. `Unwritten` may be returned for a hole, which has decided positions above it; fill it to pass it.
+    fn read(&self, position: u64) -> BoxFuture<'_, Result<Slot, LogError>>;
+
+    /// Decides a position: with the entry that an append has begun to write there, or with junk. Durable on return.
+    fn fill(&self, position: u64) -> BoxFuture<'_, Result<(), LogError>>;
+
+    /// Forgets one position that is decided. It reads as `Trimmed` on return.
+    fn trim(&self, position: u64) -> BoxFuture<'_, Result<(), LogError>>;
+
+    /// Forgets all positions below `to`, which are decided.
+    fn trim_prefix(&self, to: u64) -> BoxFuture<'_, Result<(), LogError>>;
+
+    /// Returns a position at or above that of every append that was acknowledged before the call. Positions below it may be holes.
+    fn tail(&self) -> BoxFuture<'_, Result<u64, LogError>>;
+}

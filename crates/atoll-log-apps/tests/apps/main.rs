@@ -1,0 +1,11 @@
+//! The applications over a log in memory, whose clients run in chosen orders and die between any two steps; and over CORFU.
+#![allow(clippy::unwrap_used)]
+
+mod codecs;
+mod compaction;
+mod corfu;
+mod mirror;
+mod model;
+mod smr;
+mod store;
+mod transactions;
