@@ -9,6 +9,9 @@ use atoll_corfu::log as corfu;
 
 use crate::shared_log::{LogError, SharedLog, Slot};
 
+/// How often a prefix trim that meets a reconfiguration is repeated at once. The caller may repeat it later.
+const TRIM_ATTEMPTS: usize = 8;
+
 impl From<corfu::LogError> for LogError {
     fn from(error: corfu::LogError) -> Self {
         match error {
@@ -47,13 +50,14 @@ impl SharedLog for CorfuLog {
 
     fn trim_prefix(&self, to: u64) -> BoxFuture<'_, Result<(), LogError>> {
         Box::pin(async move {
-            loop {
+            for _ in 0..TRIM_ATTEMPTS {
                 match CorfuLog::trim_prefix(self, to).await {
                     // A newer projection was read meanwhile; what was trimmed stays trimmed.
                     Err(corfu::LogError::Overtaken) => {}
                     done => return Ok(done?),
                 }
             }
+            Err(LogError::Unavailable(Unavailability::Busy))
         })
     }
 

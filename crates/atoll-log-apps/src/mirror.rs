@@ -183,33 +183,47 @@ impl Player<MirrorMap> {
 
     /// Returns the values of keys at the index that the mirror is at: a state that the primary had.
     pub async fn get(&self, keys: &[Bytes]) -> Result<(Index, Vec<Option<Bytes>>), PlayError> {
-        loop {
-            let (index, found) = self.view(|mirror, _| {
+        let mut missing = 0;
+        for _ in 0..READ_ATTEMPTS {
+            let (index, places) = self.view(|mirror, _| {
                 let place = |key: &Bytes| {
                     let at = mirror.map.position(key, mirror.next)?;
-                    Some((at, mirror.places.get(&at).copied()?))
+                    Some((at, mirror.places.get(&at).copied()))
                 };
                 (mirror.next, keys.iter().map(place).collect::<Vec<_>>())
             });
             let mut values = Vec::with_capacity(keys.len());
-            for (key, place) in keys.iter().zip(found) {
-                let Some((_, (position, place))) = place else {
-                    values.push(None);
-                    continue;
-                };
-                let Slot::Data(data) = self.log().read(position).await? else { break };
-                let unreadable = |error| PlayError::Unreadable(position, error);
-                let Some(copy) = slot_in(data, place).map_err(unreadable)? else { break };
-                values.push(value_in(copy, key));
+            for (key, place) in keys.iter().zip(places) {
+                values.push(match place {
+                    None => None,
+                    Some((at, place)) => {
+                        missing = at;
+                        match self.copy_of(place).await? {
+                            Some(copy) => value_in(copy, key),
+                            None => break,
+                        }
+                    }
+                });
             }
             if values.len() == keys.len() {
                 return Ok((index, values));
             }
-            // It was trimmed by a compaction of the mirror; a newer state has it elsewhere.
+            // The mirror's log was trimmed there; a newer state may have the value elsewhere.
             self.play().await?;
         }
+        Err(PlayError::Lost(missing))
+    }
+
+    /// Returns an entry of the primary from its place in the mirror. None if it is not there.
+    async fn copy_of(&self, place: Option<(u64, u32)>) -> Result<Option<Bytes>, PlayError> {
+        let Some((position, place)) = place else { return Ok(None) };
+        let Slot::Data(data) = self.log().read(position).await? else { return Ok(None) };
+        slot_in(data, place).map_err(|error| PlayError::Unreadable(position, error))
     }
 }
+
+/// How often a reader of the mirror looks again for a value that is not where it was.
+const READ_ATTEMPTS: usize = 16;
 
 /// Returns the record of the primary in an entry. None if it is a part of a checkpoint.
 fn record_in(data: Bytes) -> Result<Option<StoreRecord>, DecodeError> {

@@ -9,7 +9,7 @@
 //! 4. What lies below the position, below the checkpoint's index and below what every registered reader still needs is trimmed: as a prefix
 //!    up to the first live value, and in sparse mode also one by one between live values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use atoll_contract::{ClientId, OpId};
@@ -117,14 +117,16 @@ pub struct Compactor {
     readers: Arc<Readers>,
     client: ClientId,
     runs: u64,
-    /// Everything below was looked at by a sparse compaction of this process, and only live values are left.
+    /// Everything below was looked at by a sparse compaction of this process.
     swept: u64,
+    /// What was live there, and may be garbage by now.
+    kept: BTreeSet<u64>,
 }
 
 impl Compactor {
     /// Returns a compactor that works with this map replica. `client` is an incarnation, as for a client of the store.
     pub fn new(map: Arc<MapReplica>, readers: Arc<Readers>, client: ClientId) -> Self {
-        Compactor { map, readers, client, runs: 0, swept: 0 }
+        Compactor { map, readers, client, runs: 0, swept: 0, kept: BTreeSet::new() }
     }
 
     /// Compacts once.
@@ -188,10 +190,15 @@ impl Compactor {
         if options.moves {
             return Ok(());
         }
-        for position in self.swept.max(done.prefix)..bound {
+        self.kept = self.kept.split_off(&done.prefix);
+        let again: Vec<u64> = self.kept.range(..bound).copied().collect();
+        for position in again.into_iter().chain(self.swept.max(done.prefix)..bound) {
             // The map may have moved on, but what is garbage below `collected` stays garbage.
-            if !self.map.view(|map, _| map.is_live(position)) {
+            if self.map.view(|map, _| map.is_live(position)) {
+                self.kept.insert(position);
+            } else {
                 self.map.log().trim(position).await?;
+                self.kept.remove(&position);
                 done.singles += 1;
             }
         }

@@ -120,6 +120,29 @@ impl Database {
         self.decide(&stamp, &record).await
     }
 
+    /// Runs a transaction, and again after conflicts. After `attempts` conflicts, the procedure takes its place, so that it does not starve:
+    /// replicas carry it out inside of the log. Returns the index at which it committed.
+    pub async fn run(
+        &self,
+        attempts: usize,
+        body: impl Fn(&mut Transaction<'_>) -> Result<(), TxnError>,
+        procedure: &str,
+        arguments: Bytes,
+    ) -> Result<Index, TxnError> {
+        for _ in 0..attempts {
+            let mut transaction = self.begin().await?;
+            let done = match body(&mut transaction) {
+                Ok(()) => transaction.commit().await,
+                Err(error) => Err(error),
+            };
+            match done {
+                Err(error) if error.may_retry() => hit("log_apps.txn.again"),
+                done => return done,
+            }
+        }
+        self.call(procedure, arguments).await
+    }
+
     async fn decide(&self, stamp: &Stamp, record: &TxnRecord) -> Result<Index, TxnError> {
         if record.to_bytes().len() > MAX_INTENT_BYTES {
             return Err(TxnError::Refused("an intention exceeds 512 KiB"));

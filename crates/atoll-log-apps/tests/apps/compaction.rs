@@ -122,6 +122,12 @@ fn a_sparse_log_keeps_its_live_values_where_they_are() {
     run(map.play()).unwrap();
     assert_eq!(fresh.hash(), map.hash());
     assert_eq!(run(compactor.run(options)).unwrap().singles, 2, "only what is new is looked at");
+    // A value that has stayed so far is garbage now. The first one is live, so it does not go with a prefix.
+    let old = 2 + 2 * 193;
+    assert!(matches!(run(log.read(old)), Ok(Slot::Data(_))));
+    run(store.multi_put(put(&[("k3", "new")]))).unwrap();
+    assert_eq!(run(compactor.run(options)).unwrap().prefix, 0);
+    assert_eq!(run(log.read(old)), Ok(Slot::Trimmed));
 }
 
 fn data(slot: Slot) -> Bytes {

@@ -272,6 +272,29 @@ fn a_procedure_cannot_be_overtaken() {
 }
 
 #[test]
+fn counters_of_clients_that_collide_add_up() {
+    for (attempts, seed) in (0..4).flat_map(|attempts| (0..20).map(move |seed| (attempts, seed))) {
+        let (log, mut dice) = (MemoryLog::new(seed, Faults::default()), Dice::new(seed));
+        let mut clients = Clients::default();
+        for id in 1..=4 {
+            let database = Database::new(replica(&log), ClientId(id), 3);
+            clients.start(async move {
+                for _ in 0..5 {
+                    let body = |txn: &mut Transaction<'_>| {
+                        let sum = number(txn.get(b"sum")?);
+                        txn.put("sum".into(), Some(text(sum + id)))
+                    };
+                    database.run(attempts, body, "add", text(id)).await.unwrap();
+                }
+            });
+        }
+        clients.run(&mut dice, 0);
+        let database = Database::new(replica(&log), ClientId(9), 3);
+        assert_eq!(run(database.begin()).unwrap().get(b"sum"), Ok(Some("50".into())), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_snapshot_that_is_not_kept_aborts() {
     let log = MemoryLog::new(1, Faults::default());
     let few = TxnLimits { max_changes: 3, ..TxnLimits::default() };
