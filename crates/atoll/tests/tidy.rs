@@ -57,7 +57,8 @@ const LAYERS: [&[&str]; 10] = [
     &["atoll"],
 ];
 /// Programs for tests, which may use every crate and which no crate of the product uses.
-const TOOLS: [&str; 5] = ["atoll-experiments", "atoll-fuzz", "atoll-judge", "atoll-sim", "atoll-threads"];
+const TOOLS: [&str; 6] =
+    ["atoll-exhaustive", "atoll-experiments", "atoll-fuzz", "atoll-judge", "atoll-sim", "atoll-threads"];
 /// Crates whose files use each other in one direction only.
 const WITHOUT_CIRCLES: [&str; 7] = [
     "atoll-door",
@@ -280,8 +281,9 @@ fn every_protocol_has_the_same_files() {
 }
 
 /// Code that is about one protocol outside of its folder: the list, scenarios of the simulator and their load, figures of the papers,
-/// an example that chooses kinds, as a user does, and what makes one protocol's own interface a log for applications.
-const KNOW_PROTOCOLS: [&str; 11] = [
+/// exhaustive checks, an example that chooses kinds, as a user does, and what makes one protocol's own interface a log for applications.
+const KNOW_PROTOCOLS: [&str; 12] = [
+    "crates/atoll-exhaustive/",
     "crates/atoll-log-apps/Cargo.toml",
     "crates/atoll-log-apps/src/corfu.rs",
     "crates/atoll-log-apps/tests/apps/corfu.rs",

@@ -120,8 +120,8 @@ impl Database {
         self.decide(&stamp, &record).await
     }
 
-    /// Runs a transaction, and again after conflicts. After `attempts` conflicts, the procedure takes its place, so that it does not starve:
-    /// replicas carry it out inside of the log. Returns the index at which it committed.
+    /// Runs a transaction, and again after conflicts. After `attempts` conflicts, the procedure takes its place, so that it does not
+    /// starve: replicas carry it out inside of the log. Returns the index at which it committed.
     pub async fn run(
         &self,
         attempts: usize,

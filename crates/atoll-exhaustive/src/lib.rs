@@ -1,0 +1,10 @@
+//! Checks small configurations of protocols exhaustively, with the model checker stateright (decision 0020).
+//!
+//! The simulator plays random schedules of the product. Here, a model of one configuration is small enough for every schedule. A second
+//! test compares the model's server with the real role, for every short sequence of requests, so that the model stays true.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `tests/corfu/unit.rs` | a storage unit of CORFU for one position, in the model |
+//! | `tests/corfu/model.rs` | one append against two fillers and a reconfiguration, and what must hold |
+//! | `tests/corfu/main.rs` | explores the model, finds its planted bugs, compares the unit with the real one |
