@@ -15,7 +15,7 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 15] = [
+const PROTOCOL_CRATES: [&str; 16] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
@@ -26,6 +26,7 @@ const PROTOCOL_CRATES: [&str; 15] = [
     "protocols/bizur",
     "protocols/corfu",
     "protocols/file-register",
+    "protocols/in-place",
     "protocols/local",
     "protocols/native",
     "protocols/rmwpaxos",
@@ -44,6 +45,7 @@ const LAYERS: [&[&str]; 10] = [
         "atoll-bizur",
         "atoll-corfu",
         "atoll-db",
+        "atoll-in-place",
         "atoll-local",
         "atoll-native",
         "atoll-rmwpaxos",

@@ -1,0 +1,122 @@
+//! The keyspace as keys and values: the [`Keyspace`] trait over commands on registers.
+//!
+//! A key with a content of another type shows its encoded content as its value. A put replaces it.
+
+use atoll_contract::OpId;
+use atoll_contract::keyspace::{
+    Attempt, Change, Changed, Floor, Guard, Held, KeyVersion, Keyspace, KeyspaceError, Limits, ListFrom,
+    Page, Unavailability,
+};
+use atoll_core::BoxFuture;
+use bytes::Bytes;
+
+use crate::command::{Command, Outcome, Refusal};
+use crate::content::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::list::{self, MAX_PAGE_KEYS};
+use crate::space::{CommandError, InPlaceSpace};
+
+/// The name of the engine.
+pub const ENGINE: &str = "in-place";
+/// The most keys of one read.
+const MAX_KEYS: usize = 256;
+
+fn error(error: CommandError) -> KeyspaceError {
+    match error {
+        CommandError::NotDone(why) => KeyspaceError::NotDone(why),
+        CommandError::Unknown { why, floor } => KeyspaceError::Unknown { why, floor },
+        CommandError::Full => KeyspaceError::Full { what: "a majority of the replicas", most: 0 },
+        CommandError::Forgotten => KeyspaceError::Forgotten,
+        CommandError::Refused(_) => KeyspaceError::ConditionFailed,
+        CommandError::Key { bytes, most } => KeyspaceError::InvalidKey { bytes, most },
+        // The limits of the contract are checked first, and are not wider.
+        CommandError::Invalid(_) => KeyspaceError::ValueTooLong { bytes: 0, most: MAX_VALUE_BYTES },
+    }
+}
+
+impl InPlaceSpace {
+    async fn get_one(&self, key: Bytes) -> Result<Option<Held>, KeyspaceError> {
+        self.limits().check_key(&key)?;
+        let held = self.read(key).await.map_err(error)?.held;
+        // The value may share the buffer of a message, so copy it (X13).
+        Ok(held.map(|held| Held { value: Bytes::copy_from_slice(&held.value), ..held }))
+    }
+
+    async fn write_one(
+        &self,
+        op: OpId,
+        attempt: Attempt,
+        key: Bytes,
+        guard: Guard,
+        change: Change,
+    ) -> Result<Changed, KeyspaceError> {
+        self.limits().check_write(&key, &guard, &change)?;
+        let guard = guard.into();
+        let command = match change {
+            Change::Put(value) => Command::Put { guard, value },
+            Change::Delete => Command::Delete { guard },
+        };
+        let reply = self.execute(op, attempt, key, command).await.map_err(error)?;
+        match reply.outcome {
+            Outcome::Done { version, .. } => Ok(Changed::Done(KeyVersion(version))),
+            Outcome::Refused(Refusal::Condition) | Outcome::Same { .. } => Ok(Changed::Not(reply.held)),
+            Outcome::Refused(_) => Err(KeyspaceError::ConditionFailed),
+            Outcome::Forgotten { .. } => Err(KeyspaceError::Forgotten),
+        }
+    }
+}
+
+impl Keyspace for InPlaceSpace {
+    fn engine(&self) -> &'static str {
+        ENGINE
+    }
+
+    fn limits(&self) -> Limits {
+        let (key_bytes, value_bytes) = (MAX_KEY_BYTES, MAX_VALUE_BYTES);
+        Limits { key_bytes, value_bytes, keys: MAX_KEYS, page_keys: MAX_PAGE_KEYS }
+    }
+
+    fn get(&self, key: Bytes) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {
+        Box::pin(self.get_one(key))
+    }
+
+    fn get_many(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Result<Vec<Option<Held>>, KeyspaceError>> {
+        Box::pin(async move {
+            self.limits().check_keys(&keys)?;
+            let mut asked = Vec::with_capacity(keys.len());
+            for key in keys {
+                let me = self.clone();
+                asked.push(self.0.env.launch("in-place.get", async move { me.get_one(key).await }));
+            }
+            let mut found = Vec::with_capacity(asked.len());
+            for ticket in asked {
+                found.push(ticket.await.unwrap_or(Err(KeyspaceError::NotDone(Unavailability::Stopping)))?);
+            }
+            Ok(found)
+        })
+    }
+
+    fn floor(&self, key: &[u8]) -> Floor {
+        InPlaceSpace::floor(self, key)
+    }
+
+    fn write(
+        &self,
+        op: OpId,
+        attempt: Attempt,
+        key: Bytes,
+        guard: Guard,
+        change: Change,
+    ) -> BoxFuture<'_, Result<Changed, KeyspaceError>> {
+        Box::pin(self.write_one(op, attempt, key, guard, change))
+    }
+
+    fn list(&self, from: ListFrom) -> BoxFuture<'_, Result<Page, KeyspaceError>> {
+        Box::pin(async move {
+            let longest = from.prefix.len().max(from.after.as_ref().map_or(0, Bytes::len));
+            if longest > MAX_KEY_BYTES {
+                return Err(KeyspaceError::InvalidKey { bytes: longest, most: MAX_KEY_BYTES });
+            }
+            list::list(&self.0, from).await.map_err(KeyspaceError::NotDone)
+        })
+    }
+}

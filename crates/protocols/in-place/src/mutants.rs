@@ -1,0 +1,48 @@
+//! Known bugs of this protocol that tests can inject, and the coverage marks that a long run must reach. No scenario of the simulator runs
+//! this protocol yet: the tests of this crate find the bugs.
+
+use atoll_core::testing::{Listed, listed};
+
+atoll_core::mutants! {
+    /// A quorum counts as consistent if its contents are equal, whatever the ballots.
+    IN_PLACE_T1 = "InPlaceT1", caught by [];
+    /// A command is done again although an earlier attempt was chosen.
+    IN_PLACE_T2 = "InPlaceT2", caught by [];
+    /// An acceptor refuses a copy of a write that it has voted for, and the proposer takes a refusal for a failure.
+    IN_PLACE_T3 = "InPlaceT3", caught by [];
+    /// A token is used more than once.
+    IN_PLACE_T4 = "InPlaceT4", caught by [];
+    /// A proposer that starts again has the identity that it had before.
+    IN_PLACE_T5 = "InPlaceT5", caught by [];
+    /// The first write of a proposer skips phase 1.
+    IN_PLACE_T7 = "InPlaceT7", caught by [];
+    /// A read or a refusal is answered from the base of a token.
+    IN_PLACE_T8 = "InPlaceT8", caught by [];
+    /// An acceptor that restarts in memory takes the place of the one that has forgotten everything.
+    IN_PLACE_T9 = "InPlaceT9", caught by [];
+    /// An acceptor drops a key as soon as it votes for its deletion.
+    IN_PLACE_T11 = "InPlaceT11", caught by [];
+    /// A command is refused while a vote for an earlier attempt can still win.
+    IN_PLACE_DENIES = "InPlaceDenies", caught by [];
+}
+
+/// Marks that a long run must have reached. A run that misses one does not test what it should.
+pub const COVERAGE: &[Listed] = &[
+    listed(
+        "in-place: duplicated and swapped messages (rmw-T3, rmw-T15)",
+        &["in-place.acceptor.duplicate_write", "in-place.acceptor.duplicate_prepare"],
+    ),
+    listed(
+        "in-place: acknowledgements are lost, nacks come first (rmw-T2)",
+        &["in-place.write.timed_out", "in-place.write.nacked"],
+    ),
+    listed(
+        "in-place: a holder of a token is overtaken (rmw-T4, rmw-T8)",
+        &["in-place.write.token", "in-place.write.stale_token"],
+    ),
+    listed(
+        "in-place: equal contents, different ballots (rmw-T1)",
+        &["in-place.write.through", "in-place.read.establish"],
+    ),
+    listed("in-place: deleted keys are forgotten (rmw-T11)", &["in-place.acceptor.forgets"]),
+];

@@ -1,0 +1,247 @@
+//! The proposer of one key on one node (§4): a queue of commands, at most one proposal in flight, at most one token.
+//!
+//! There is never more than one for a key and a proposer's id, because two would share ballots (rmw-T4). An idle one may be dropped: the
+//! next one for the key has another id (rmw-T5).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use atoll_contract::keyspace::{Floor, Unavailability};
+use atoll_core::sync::lock;
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Completer, Tick, Ticket, ticket};
+use bytes::Bytes;
+
+use crate::ballot::{Ballot, ProposerId};
+use crate::command::{Named, Reply};
+use crate::message::GroupConfig;
+use crate::mutants;
+use crate::round::Setback;
+use crate::space::Shared;
+use crate::state::KeyState;
+use crate::write;
+
+/// The most commands in one proposal.
+pub(crate) const MAX_BATCH: usize = 64;
+
+/// Why a command has no outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// It did not happen, and will not happen.
+    No(Unavailability),
+    /// It did not happen, and will not happen: a majority of the acceptors has no room.
+    Full,
+    /// It may have happened, or may still happen. A repeat needs this floor.
+    Unknown(Unavailability, Floor),
+}
+
+/// A command that waits for its outcome.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) named: Named,
+    pub(crate) deadline: Tick,
+    done: Completer<Result<Reply, Failure>>,
+}
+
+impl Queued {
+    pub(crate) fn answer(self, reply: Reply) {
+        self.done.complete(Ok(reply));
+    }
+
+    fn fail(self, why: Unavailability) {
+        // With a floor, there were attempts: at an acceptor or, before this one, at another node.
+        self.done.complete(Err(match self.named.floor {
+            Some(floor) => Failure::Unknown(why, Floor(floor)),
+            None => Failure::No(why),
+        }));
+    }
+}
+
+/// The right to send one proposal without phase 1: a majority has promised `ballot`, and `base` was chosen before. It is used only once, so
+/// it is not `Clone` (rmw-T4).
+#[derive(Debug)]
+pub(crate) struct Token {
+    pub(crate) ballot: Ballot,
+    pub(crate) base: KeyState,
+    /// The ballot in which the base was chosen. [`Ballot::ZERO`] if nothing was.
+    pub(crate) chosen: Ballot,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Bounded by `Options::queue`.
+    queue: VecDeque<Queued>,
+    driving: bool,
+    token: Option<Token>,
+    /// The highest number seen since the last success. A named ballot must be above it (rmw-T13). If 0, prepare incrementally.
+    floor: u64,
+    /// How many prepares were sent, so that acceptors recognise copies (rmw-T15).
+    prepares: u64,
+    /// Whether anything was proposed yet.
+    begun: bool,
+    /// The highest clock of the key that was seen in a chosen state: a floor for commands.
+    clock: u64,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Proposer {
+    pub(crate) key: Bytes,
+    pub(crate) group: GroupConfig,
+    pub(crate) pid: ProposerId,
+    inner: Mutex<Inner>,
+}
+
+impl Proposer {
+    pub(crate) fn new(key: Bytes, group: GroupConfig, pid: ProposerId) -> Self {
+        Proposer { key, group, pid, inner: Mutex::default() }
+    }
+
+    /// Queues a command and makes sure that it is worked on. It continues if the ticket is dropped (X8).
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        named: Named,
+        deadline: Tick,
+    ) -> Ticket<Result<Reply, Failure>> {
+        let (done, wait) = ticket();
+        let queued = Queued { named, deadline, done };
+        let mut inner = lock(&self.inner);
+        if inner.queue.len() >= shared.options.queue {
+            drop(inner);
+            queued.fail(Unavailability::Busy);
+            return wait;
+        }
+        inner.queue.push_back(queued);
+        let start = !std::mem::replace(&mut inner.driving, true);
+        drop(inner);
+        if start {
+            shared.env.spawn("in-place.propose", Box::pin(drive(shared.clone(), self.clone())));
+        }
+        wait
+    }
+
+    /// Removes and returns the token. The caller must use it up.
+    pub(crate) fn take_token(&self) -> Option<Token> {
+        let mut inner = lock(&self.inner);
+        let begun = std::mem::replace(&mut inner.begun, true);
+        if mutant(mutants::IN_PLACE_T7) && !begun {
+            // "Smallest round": a first write without phase 1.
+            let ballot = Ballot { n: 1, pid: self.pid };
+            return Some(Token { ballot, base: KeyState::absent(0), chosen: Ballot::ZERO });
+        }
+        if mutant(mutants::IN_PLACE_T4) {
+            let twin = |t: &Token| Token { ballot: t.ballot, base: t.base.clone(), chosen: t.chosen };
+            return inner.token.as_ref().map(twin);
+        }
+        inner.token.take()
+    }
+
+    pub(crate) fn put_token(&self, token: Token) {
+        let mut inner = lock(&self.inner);
+        inner.clock = inner.clock.max(token.base.clock);
+        inner.token = Some(token);
+        inner.floor = 0;
+    }
+
+    /// Returns whether the last thing that this proposer knows to be chosen was chosen in this ballot.
+    pub(crate) fn is_latest(&self, chosen: Ballot) -> bool {
+        lock(&self.inner).token.as_ref().is_some_and(|token| token.chosen == chosen)
+    }
+
+    pub(crate) fn next_prepare(&self) -> u64 {
+        let mut inner = lock(&self.inner);
+        inner.prepares += 1;
+        inner.prepares
+    }
+
+    pub(crate) fn floor(&self) -> u64 {
+        lock(&self.inner).floor
+    }
+
+    /// The next prepare must be above this number.
+    pub(crate) fn raise_floor(&self, n: u64) {
+        let mut inner = lock(&self.inner);
+        inner.floor = inner.floor.max(n);
+    }
+
+    /// Returns the highest clock of the key that was seen.
+    pub(crate) fn clock(&self) -> u64 {
+        lock(&self.inner).clock
+    }
+
+    /// Notes the clock of a chosen state.
+    pub(crate) fn saw_clock(&self, clock: u64) {
+        let mut inner = lock(&self.inner);
+        inner.clock = inner.clock.max(clock);
+    }
+
+    /// Fills the batch with what is queued. Returns false if there is nothing to do; nobody works on the queue then.
+    fn fill(&self, batch: &mut Vec<Queued>) -> bool {
+        let mut inner = lock(&self.inner);
+        while batch.len() < MAX_BATCH
+            && let Some(next) = inner.queue.pop_front()
+        {
+            batch.push(next);
+        }
+        inner.driving = !batch.is_empty();
+        inner.driving
+    }
+}
+
+/// Proposes until the queue is empty.
+async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
+    let mut batch: Vec<Queued> = Vec::new();
+    let mut failures = 0;
+    let mut why = Unavailability::NoQuorum;
+    while proposer.fill(&mut batch) {
+        let now = shared.env.now();
+        for late in batch.extract_if(.., |queued| queued.deadline <= now) {
+            late.fail(why);
+        }
+        if batch.is_empty() {
+            continue;
+        }
+        let Err(setback) = write::attempt(&shared, &proposer, &mut batch).await else {
+            (failures, why) = (0, Unavailability::NoQuorum);
+            continue;
+        };
+        match setback {
+            Setback::VoteRefused if mutant(mutants::IN_PLACE_T3) => {
+                // "A refusal is a failure": the other half of this bug.
+                for queued in batch.drain(..) {
+                    queued.done.complete(Err(Failure::No(Unavailability::NoQuorum)));
+                }
+                continue;
+            }
+            // Waiting makes no room. Callers that have something else to do should learn of it at once.
+            Setback::Full => {
+                for queued in batch.drain(..) {
+                    match queued.named.floor {
+                        None => queued.done.complete(Err(Failure::Full)),
+                        Some(_) => queued.fail(Unavailability::DiskFull),
+                    }
+                }
+                continue;
+            }
+            // Waiting makes no room, and brings nothing back.
+            Setback::Short(reason)
+                if matches!(
+                    reason,
+                    Unavailability::DiskFull | Unavailability::LostMajority | Unavailability::Gone
+                ) =>
+            {
+                batch.drain(..).for_each(|queued| queued.fail(reason));
+                continue;
+            }
+            Setback::Created => {
+                hit("in-place.propose.created");
+                continue;
+            }
+            Setback::Short(reason) => why = reason,
+            Setback::Contended | Setback::VoteRefused => why = Unavailability::NoQuorum,
+        }
+        failures += 1;
+        shared.back_off(failures).await;
+    }
+}

@@ -1,0 +1,170 @@
+//! Plans keyspaces, tells the acceptors of them, and deletes them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_contract::keyspace::{
+    Durability, Keyspace, KeyspaceError, KeyspaceId, KeyspacePlanError, KeyspaceProvider, KeyspaceSpec,
+    Layout, LayoutState, MAX_REPLICAS, MAX_SHARDS, Replica, ShardPlacement, Unavailability,
+};
+use atoll_core::{BoxFuture, Directory, Env, Identify, NodeId};
+use bytes::Bytes;
+
+use crate::keyspace::ENGINE;
+use crate::message::{Create, DropKeyspace, GroupConfig};
+use crate::placement::{Ring, Rule};
+use crate::space::{InPlaceSpace, Options, config_of};
+
+/// How many shards, and so groups of acceptors, a keyspace has if nobody says otherwise.
+const USUAL_SHARDS: u32 = 64;
+/// How many replicas a shard has if nobody says otherwise and there are enough nodes.
+const USUAL_REPLICAS: usize = 3;
+/// How long a node may take to say who it is, or to learn of its groups.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The option with the zones of nodes.
+const ZONES: &str = "zones";
+
+/// Returns the groups in which a node is an acceptor.
+pub(crate) fn groups_of(layout: &Layout, node: NodeId) -> Vec<GroupConfig> {
+    let here = |placement: &ShardPlacement| placement.replicas.iter().any(|r| r.node == node);
+    let shards = layout.shards.iter().enumerate().filter(|(_, placement)| here(placement));
+    shards.map(|(shard, _)| config_of(layout, shard as u32)).collect()
+}
+
+/// Creates keyspaces in place.
+#[derive(Clone)]
+pub struct InPlaceProvider {
+    env: Env,
+    directory: Arc<dyn Directory>,
+    options: Options,
+}
+
+impl std::fmt::Debug for InPlaceProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InPlaceProvider").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl InPlaceProvider {
+    /// Creates the provider of a node.
+    pub fn new(env: Env, directory: Arc<dyn Directory>, options: Options) -> Self {
+        InPlaceProvider { env, directory, options }
+    }
+
+    /// Returns the suitable nodes that answer, with their present identities.
+    async fn candidates(&self, spec: &KeyspaceSpec) -> BTreeMap<NodeId, Replica> {
+        let named = |node| spec.nodes.is_empty() || spec.nodes.contains(&node);
+        let suits = self.directory.candidates().into_iter();
+        let suits: Vec<NodeId> = suits
+            .filter(|c| c.log && !c.draining && !c.failing && named(c.node))
+            .map(|candidate| candidate.node)
+            .collect();
+        let until = self.env.now().after(PATIENCE);
+        let replies = self.env.gather(&suits, Identify {}, until, |_| false).await;
+        let fit = replies.into_ok().filter(|(_, who)| who.log && !who.draining && !who.failed);
+        let replica = |(node, who): (NodeId, atoll_core::Identity)| {
+            let identity = match spec.durability {
+                Durability::Disk => who.storage.0,
+                Durability::Memory => u128::from(who.incarnation.0),
+            };
+            (node, Replica { node, identity })
+        };
+        fit.map(replica).collect()
+    }
+
+    async fn plan_now(&self, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
+        if let Some(wanted) = spec.options.keys().find(|name| *name != ZONES) {
+            let (wanted, known) = (wanted.clone(), ZONES.to_owned());
+            return Err(KeyspacePlanError::UnknownOption { engine: ENGINE, wanted, known });
+        }
+        let invalid = |what, allowed| Err(KeyspacePlanError::Invalid { what, allowed });
+        let Ok(rule) = Rule::parse(spec.options.get(ZONES).map_or("", String::as_str)) else {
+            return invalid("zones", "a list such as 1:a,2:a,3:b, with each node once");
+        };
+        let shards = spec.shards.unwrap_or(USUAL_SHARDS);
+        if shards == 0 || shards as usize > MAX_SHARDS {
+            return invalid("shards", "1 to 1024");
+        }
+        if spec.buckets.is_some_and(|n| n != 1) {
+            return invalid("buckets", "1: each key is a register of its own");
+        }
+        if spec.replicas.is_some_and(|n| n == 0 || n as usize > MAX_REPLICAS) {
+            return invalid("replicas", "1 to 9");
+        }
+        let nodes = self.candidates(spec).await;
+        let usual = USUAL_REPLICAS.min(nodes.len().max(1));
+        let replicas = spec.replicas.map_or(usual, |n| n as usize);
+        if nodes.len() < replicas {
+            return Err(KeyspacePlanError::TooFew { up: nodes.len(), wanted: replicas });
+        }
+        let ring = Ring::new(&nodes.keys().copied().collect::<Vec<_>>(), rule);
+        let place = |shard| ShardPlacement {
+            replicas: ring.replicas(shard, replicas).iter().map(|node| nodes[node]).collect(),
+        };
+        let id = u128::from(self.env.random()) << 64 | u128::from(self.env.random());
+        Ok(Layout {
+            engine: ENGINE.to_owned(),
+            id: KeyspaceId(id),
+            epoch: 1,
+            state: LayoutState::Normal,
+            durability: spec.durability,
+            buckets: 1,
+            shards: (0..shards).map(place).collect(),
+            options: Bytes::new(),
+        })
+    }
+
+    async fn provision_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
+        let mut told = Vec::new();
+        for node in layout.nodes() {
+            let (env, groups) = (self.env.clone(), groups_of(layout, node));
+            told.push(self.env.launch("in-place.provision", async move {
+                let answer = env.within(PATIENCE, env.call(node, Create { groups })).await;
+                matches!(answer, Ok(Ok(_)))
+            }));
+        }
+        let mut all = true;
+        for ticket in told {
+            all &= ticket.await.unwrap_or(false);
+        }
+        if all { Ok(()) } else { Err(KeyspaceError::NotDone(Unavailability::NoQuorum)) }
+    }
+
+    /// Drops the keyspace on every node that answers. Of each group, a majority must have dropped it: the rest serves nobody.
+    async fn delete_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
+        let drop = DropKeyspace { keyspace: layout.id, epoch: layout.epoch };
+        let until = self.env.now().after(PATIENCE);
+        let replies = self.env.gather(&layout.nodes(), drop, until, |_| false).await;
+        let done: Vec<NodeId> = replies.into_ok().map(|(node, _)| node).collect();
+        let enough = |shard: &ShardPlacement| {
+            shard.replicas.iter().filter(|r| done.contains(&r.node)).count() >= shard.majority()
+        };
+        if layout.shards.iter().all(enough) {
+            return Ok(());
+        }
+        Err(KeyspaceError::NotDone(Unavailability::NoQuorum))
+    }
+}
+
+impl KeyspaceProvider for InPlaceProvider {
+    fn engine(&self) -> &'static str {
+        ENGINE
+    }
+
+    fn plan<'a>(&'a self, spec: &'a KeyspaceSpec) -> BoxFuture<'a, Result<Layout, KeyspacePlanError>> {
+        Box::pin(self.plan_now(spec))
+    }
+
+    fn provision<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
+        Box::pin(self.provision_now(layout))
+    }
+
+    fn open(&self, layout: &Layout) -> Arc<dyn Keyspace> {
+        Arc::new(InPlaceSpace::new(self.env.clone(), layout.clone(), self.options))
+    }
+
+    fn delete<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
+        Box::pin(self.delete_now(layout))
+    }
+}

@@ -1,0 +1,302 @@
+//! A keyspace as a node sees it: where its keys are, its proposers, and commands on one key.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_contract::OpId;
+use atoll_contract::keyspace::{Attempt, Floor, Layout, Unavailability};
+use atoll_core::sync::lock;
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Env, NodeId};
+use bytes::Bytes;
+
+use crate::ballot::ProposerId;
+use crate::command::{Command, InvalidCommand, Named, Outcome, Refusal, Reply};
+use crate::content::MAX_KEY_BYTES;
+use crate::courier::Courier;
+use crate::message::{GroupConfig, GroupKey};
+use crate::mutants;
+use crate::proposer::{Failure, Proposer};
+use crate::read;
+
+/// Intervals and limits of a node that uses a keyspace.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a round waits for answers. Too small: slow disks look like dead ones. Too large: dead ones are noticed late.
+    pub reply_timeout: Duration,
+    /// How long a round that will probably not succeed waits for the rest of the answers.
+    pub grace: Duration,
+    /// How long an operation is tried before it fails.
+    pub patience: Duration,
+    /// Mean pause after a failed attempt. It doubles twice.
+    pub pause: Duration,
+    /// How often a read looks again, without progress of anybody else, before it settles the key itself (rmw-R3).
+    pub read_tries: u32,
+    /// The most commands that wait for one key.
+    pub queue: usize,
+    /// The most commands and reads under way.
+    pub under_way: usize,
+    /// The most keys whose proposers are kept. Those that nobody uses go first.
+    pub open_keys: usize,
+    /// How long after its deletion a key is forgotten. A repeat of a command that comes later has an unknown outcome.
+    pub forget_after: Duration,
+    /// How many deleted keys wait for that at the same time. The tombstones of others stay until the keys are deleted again.
+    pub forgetting: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            reply_timeout: Duration::from_millis(150),
+            grace: Duration::from_millis(3),
+            patience: Duration::from_secs(3),
+            pause: Duration::from_millis(15),
+            read_tries: 2,
+            queue: 1024,
+            under_way: 16 * 1024,
+            open_keys: 32 * 1024,
+            forget_after: Duration::from_secs(10),
+            forgetting: 1024,
+        }
+    }
+}
+
+/// Why a command has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The key is empty or too long. Nothing was done.
+    #[error("the key has {bytes} bytes; 1 to {most} are allowed")]
+    Key {
+        /// Its length.
+        bytes: usize,
+        /// The longest key.
+        most: usize,
+    },
+    /// The command is beyond a limit. Nothing was done.
+    #[error(transparent)]
+    Invalid(#[from] InvalidCommand),
+    /// The command did not happen, and will not happen, because of what the key holds.
+    #[error("not done: {0}")]
+    Refused(Refusal),
+    /// The command did not happen, and will not happen.
+    #[error("not done: {0}")]
+    NotDone(Unavailability),
+    /// The command did not happen: a majority of the acceptors has no room for another key, or for a longer content.
+    #[error(
+        "no room: the acceptors of a majority hold as much as they may; delete keys, or write shorter values"
+    )]
+    Full,
+    /// The command may have happened, or may still happen. To find out, repeat it with the same name and this floor.
+    #[error("unknown outcome: {why}")]
+    Unknown {
+        /// Why there is no answer.
+        why: Unavailability,
+        /// The floor for a repeat.
+        floor: Floor,
+    },
+    /// An earlier attempt may have happened, too long ago to be remembered. Nothing was done this time.
+    #[error("an earlier attempt may have happened, too long ago to be remembered; read the key to find out")]
+    Forgotten,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The proposers, each with the number of its last use.
+    proposers: BTreeMap<Bytes, (u64, Arc<Proposer>)>,
+    uses: u64,
+    /// Acceptors that are known to be gone: they have restarted without their memory, or lost their disk.
+    lost: BTreeSet<(u32, NodeId)>,
+}
+
+/// What all users of a keyspace on a node share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) env: Env,
+    pub(crate) layout: Layout,
+    pub(crate) options: Options,
+    pub(crate) courier: Arc<Courier>,
+    known: Mutex<Known>,
+    under_way: Arc<()>,
+    forgetting: Arc<()>,
+}
+
+/// Counts something as long as it lives.
+pub(crate) type Permit = Arc<()>;
+
+fn permit(of: &Arc<()>, most: usize) -> Option<Permit> {
+    (Arc::strong_count(of) <= most).then(|| of.clone())
+}
+
+impl Shared {
+    /// Returns the right to use resources for one operation.
+    pub(crate) fn may_begin(&self) -> Option<Permit> {
+        permit(&self.under_way, self.options.under_way)
+    }
+
+    /// Returns the right to wait for a deleted key.
+    pub(crate) fn may_forget(&self) -> Option<Permit> {
+        permit(&self.forgetting, self.options.forgetting)
+    }
+
+    /// Returns the group of a shard.
+    pub(crate) fn group(&self, shard: u32) -> GroupConfig {
+        config_of(&self.layout, shard)
+    }
+
+    /// Returns the proposer of a key.
+    pub(crate) fn proposer(&self, key: &Bytes) -> Arc<Proposer> {
+        let mut known = lock(&self.known);
+        known.uses += 1;
+        let uses = known.uses;
+        if let Some((used, proposer)) = known.proposers.get_mut(key) {
+            *used = uses;
+            return proposer.clone();
+        }
+        if known.proposers.len() >= self.options.open_keys.max(1) {
+            known.give_up();
+        }
+        // rmw-T5: no life is used again, neither after a restart nor for the next proposer of the key.
+        let life = if mutant(mutants::IN_PLACE_T5) { 1 } else { self.env.random() };
+        let pid = ProposerId { node: self.env.node(), life };
+        let group = self.group(self.layout.place(key).shard);
+        let key = Bytes::copy_from_slice(key);
+        let proposer = Arc::new(Proposer::new(key.clone(), group, pid));
+        known.proposers.insert(key, (uses, proposer.clone()));
+        proposer
+    }
+
+    /// Returns the highest clock of a key that this node has seen.
+    fn clock(&self, key: &[u8]) -> u64 {
+        lock(&self.known).proposers.get(key).map_or(0, |(_, proposer)| proposer.clock())
+    }
+
+    /// An acceptor of a group is gone for good.
+    pub(crate) fn lost(&self, group: &GroupConfig, node: NodeId) {
+        hit("in-place.space.lost");
+        lock(&self.known).lost.insert((group.key.shard, node));
+    }
+
+    /// Returns whether a majority of a group is gone: then it never serves again.
+    pub(crate) fn is_lost(&self, group: &GroupConfig) -> bool {
+        let known = lock(&self.known);
+        let lost = group.replicas.iter().filter(|r| known.lost.contains(&(group.key.shard, r.node))).count();
+        group.replicas.len() - lost < group.majority()
+    }
+
+    /// Waits after this many failures in a row.
+    pub(crate) async fn back_off(&self, failures: u32) {
+        let pause = self.options.pause * (1 << failures.saturating_sub(1).min(2));
+        self.env.sleep(self.env.jitter(pause)).await;
+    }
+}
+
+impl Known {
+    /// Drops an eighth of the proposers, of those that nobody uses.
+    fn give_up(&mut self) {
+        let idle = self.proposers.iter().filter(|(_, (_, proposer))| Arc::strong_count(proposer) == 1);
+        let mut idle: Vec<(u64, Bytes)> = idle.map(|(key, (used, _))| (*used, key.clone())).collect();
+        idle.sort_unstable();
+        idle.truncate(self.proposers.len() / 8 + 1);
+        for (_, key) in idle {
+            hit("in-place.space.gives_up");
+            self.proposers.remove(&key);
+        }
+    }
+}
+
+/// Returns the group of a shard, as its acceptors know it.
+pub(crate) fn config_of(layout: &Layout, shard: u32) -> GroupConfig {
+    let placement = layout.shards.get(shard as usize);
+    GroupConfig {
+        key: GroupKey { keyspace: layout.id, epoch: layout.epoch, shard },
+        durability: layout.durability,
+        shards: layout.shards.len() as u32,
+        replicas: placement.map(|placement| placement.replicas.clone()).unwrap_or_default(),
+    }
+}
+
+/// A keyspace of replicated data types, as a node sees it. Cheap to clone. [`Keyspace`](atoll_contract::Keyspace) shows it as keys and
+/// values.
+#[derive(Clone, Debug)]
+pub struct InPlaceSpace(pub(crate) Arc<Shared>);
+
+impl InPlaceSpace {
+    /// Returns a handle to the keyspace with this layout. No acceptor is contacted.
+    pub fn new(env: Env, layout: Layout, options: Options) -> Self {
+        let courier = Courier::new(env.clone(), layout.clone(), options.reply_timeout);
+        let (under_way, forgetting) = (Arc::new(()), Arc::new(()));
+        let known = Mutex::default();
+        InPlaceSpace(Arc::new(Shared { env, layout, options, courier, known, under_way, forgetting }))
+    }
+
+    /// Returns a floor for a command on this key whose first attempt is sent later.
+    pub fn floor(&self, key: &[u8]) -> Floor {
+        Floor(self.0.clock(key))
+    }
+
+    /// Executes a command on a key; linearizable. On return, what it did has the durability of the keyspace. The command takes effect at
+    /// most once for its name, through whichever node and however often it is sent.
+    pub async fn execute(
+        &self,
+        op: OpId,
+        attempt: Attempt,
+        key: Bytes,
+        command: Command,
+    ) -> Result<Reply, CommandError> {
+        check_key(&key)?;
+        command.check()?;
+        let floor = match attempt {
+            Attempt::First => None,
+            Attempt::Again(floor) => Some(floor.0),
+        };
+        let Some(_permit) = self.0.may_begin() else {
+            return Err(error(match floor {
+                None => Failure::No(Unavailability::Busy),
+                Some(floor) => Failure::Unknown(Unavailability::Busy, Floor(floor)),
+            }));
+        };
+        let deadline = self.0.env.now().after(self.0.options.patience);
+        let proposer = self.0.proposer(&key);
+        let named = Named { op, command, floor };
+        let reply = match proposer.submit(&self.0, named, deadline).await {
+            Ok(done) => done.map_err(error)?,
+            Err(_) => {
+                let (why, floor) = (Unavailability::Stopping, Floor(floor.unwrap_or(0)));
+                return Err(CommandError::Unknown { why, floor });
+            }
+        };
+        match reply.outcome {
+            Outcome::Forgotten { .. } => Err(CommandError::Forgotten),
+            Outcome::Refused(why) if why != Refusal::Condition => Err(CommandError::Refused(why)),
+            _ => Ok(reply),
+        }
+    }
+
+    /// Reads a key; linearizable. A settled key takes one round trip, and nothing is written.
+    ///
+    /// # Errors
+    /// Only [`CommandError::Key`] and [`CommandError::NotDone`].
+    pub async fn read(&self, key: Bytes) -> Result<Reply, CommandError> {
+        check_key(&key)?;
+        let Some(_permit) = self.0.may_begin() else {
+            return Err(CommandError::NotDone(Unavailability::Busy));
+        };
+        read::read(&self.0, &key).await.map_err(CommandError::NotDone)
+    }
+}
+
+fn check_key(key: &Bytes) -> Result<(), CommandError> {
+    match key.len() {
+        1..=MAX_KEY_BYTES => Ok(()),
+        bytes => Err(CommandError::Key { bytes, most: MAX_KEY_BYTES }),
+    }
+}
+
+fn error(failure: Failure) -> CommandError {
+    match failure {
+        Failure::No(why) => CommandError::NotDone(why),
+        Failure::Full => CommandError::Full,
+        Failure::Unknown(why, floor) => CommandError::Unknown { why, floor },
+    }
+}
