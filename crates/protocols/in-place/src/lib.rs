@@ -55,7 +55,8 @@
 //! - Hand-over of a group (§9a). The replicas of a keyspace are fixed. A keyspace in memory that lost a replica runs with the rest.
 //! - Watches, and leases through the contract of keyspaces; it refuses them by name. The command [`Command::Lease`] is there.
 //! - Transactions of several keys (§12).
-//! - One proposer for a hot key: proposers on several nodes back off from each other.
+//! - Commands are not passed on to one node for a hot key. Each key has a preferred proposer, and the others give way to it under
+//!   contention (`space.rs`). To pass them on, a state would have to remember the clients of commands for longer.
 
 mod acceptor;
 mod ballot;

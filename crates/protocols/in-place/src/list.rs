@@ -108,7 +108,7 @@ async fn of_group(
             return Err(Unavailability::LostMajority);
         }
         failures += 1;
-        shared.back_off(failures).await;
+        shared.back_off(failures, true).await;
     }
     Err(Unavailability::NoQuorum)
 }

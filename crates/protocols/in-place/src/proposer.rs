@@ -18,11 +18,12 @@ use crate::message::GroupConfig;
 use crate::mutants;
 use crate::round::Setback;
 use crate::space::Shared;
-use crate::state::KeyState;
+use crate::state::{KeyState, REMEMBERED};
 use crate::write;
 
-/// The most commands in one proposal.
-pub(crate) const MAX_BATCH: usize = 64;
+/// The most commands in one proposal. If nobody knows whether it was chosen, the next attempt must find all of them in the state.
+const MAX_BATCH: usize = 32;
+const _: () = assert!(MAX_BATCH <= REMEMBERED);
 
 /// Why a command has no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +243,6 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
             Setback::Contended | Setback::VoteRefused => why = Unavailability::NoQuorum,
         }
         failures += 1;
-        shared.back_off(failures).await;
+        shared.back_off(failures, shared.gives_way(&proposer.group, &proposer.key)).await;
     }
 }

@@ -70,7 +70,7 @@ pub(crate) async fn read(shared: &Arc<Shared>, key: &Bytes) -> Result<Reply, Una
             }
         }
         failures += 1;
-        shared.back_off(failures).await;
+        shared.back_off(failures, true).await;
     }
     Err(why)
 }

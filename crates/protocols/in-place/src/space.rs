@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_contract::OpId;
-use atoll_contract::keyspace::{Attempt, Floor, Layout, Unavailability};
+use atoll_contract::keyspace::{Attempt, Floor, Layout, Unavailability, place_of};
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, NodeId};
@@ -29,7 +29,7 @@ pub struct Options {
     pub grace: Duration,
     /// How long an operation is tried before it fails.
     pub patience: Duration,
-    /// Mean pause after a failed attempt. It doubles twice.
+    /// Mean pause after a failed attempt, which doubles twice. The preferred proposer of a key waits a quarter of it.
     pub pause: Duration,
     /// How often a read looks again, without progress of anybody else, before it settles the key itself (rmw-R3).
     pub read_tries: u32,
@@ -184,10 +184,19 @@ impl Shared {
         group.replicas.len() - lost < group.majority()
     }
 
+    /// Returns whether another node is the preferred proposer of a key. Under contention, the others wait longer, so that the preferred one
+    /// gets a token, and keeps it for the commands that have gathered (§4, liveness). Nothing else depends on it.
+    pub(crate) fn gives_way(&self, group: &GroupConfig, key: &[u8]) -> bool {
+        let count = group.replicas.len().max(1) as u32;
+        // The shard's hash is used up, so the other half of the place decides.
+        let preferred = place_of(key, group.shards, count).bucket as usize;
+        group.replicas.get(preferred).is_some_and(|replica| replica.node != self.env.node())
+    }
+
     /// Waits after this many failures in a row.
-    pub(crate) async fn back_off(&self, failures: u32) {
-        let pause = self.options.pause * (1 << failures.saturating_sub(1).min(2));
-        self.env.sleep(self.env.jitter(pause)).await;
+    pub(crate) async fn back_off(&self, failures: u32, gives_way: bool) {
+        let pause = if gives_way { self.options.pause } else { self.options.pause / 4 };
+        self.env.sleep(self.env.jitter(pause * (1 << failures.saturating_sub(1).min(2)))).await;
     }
 }
 

@@ -1,0 +1,172 @@
+//! Plans, creates and deletes keyspaces through the plug-in's provider and the catalog.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_contract::conformance::Driver;
+use atoll_contract::keyspace::{
+    Attempt, Change, Changed, Durability, Guard, Keyspace, KeyspaceError, KeyspacePlanError,
+    KeyspaceProvider, KeyspaceSpec, Layout, Unavailability,
+};
+use atoll_contract::plugin::Protocols;
+use atoll_contract::{ClientId, OpId};
+use atoll_core::testing::{Mutant, set_mutant};
+use atoll_core::{
+    Caller, Candidate, Directory, Effects, Env, Frame, Identify, Identity, Loc, Lsn, Message, NodeCore,
+    NodeId, Role, StorageId, Tick, roles::MEMBER,
+};
+use atoll_in_place::roles::ACCEPTOR;
+use atoll_in_place::{Acceptor, AcceptorOptions, ENGINE, InPlacePlugin, InPlaceProvider, Options};
+
+const NODES: u32 = 6;
+
+/// Says who the node is.
+struct Member(Env);
+
+fn storage(node: NodeId) -> StorageId {
+    StorageId(u128::from(node.0) + 100)
+}
+
+impl Role for Member {
+    fn on_frame(&mut self, _: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        Identify::from_frame(frame).unwrap();
+        let (node, incarnation) = (self.0.node(), self.0.incarnation());
+        let identity = Identity {
+            node,
+            incarnation,
+            storage: storage(node),
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: false,
+            failed: false,
+        };
+        out.reply(from, identity, Lsn::NONE);
+    }
+
+    fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
+}
+
+/// All nodes, the last of which is being drained.
+struct Nodes;
+
+impl Directory for Nodes {
+    fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |n| Candidate {
+            node: NodeId(n),
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: n == NODES,
+            leaving: false,
+            alive: true,
+            failing: false,
+        };
+        (1..=NODES).map(candidate).collect()
+    }
+}
+
+fn assemble(core: &mut NodeCore) {
+    let env = core.env();
+    let acceptor = Acceptor::new(env.clone(), storage(env.node()), AcceptorOptions::default());
+    core.add_role(ACCEPTOR, Box::new(acceptor));
+    core.add_role(MEMBER, Box::new(Member(env)));
+}
+
+fn cluster() -> (Driver, InPlaceProvider) {
+    set_mutant(Mutant::NONE);
+    let mut driver = Driver::new(1);
+    for node in (1..=NODES).map(NodeId) {
+        driver.add_node(node, assemble);
+    }
+    let provider = InPlaceProvider::new(driver.env(NodeId(1)), Arc::new(Nodes), Options::default());
+    (driver, provider)
+}
+
+fn plan(
+    driver: &mut Driver,
+    provider: &InPlaceProvider,
+    spec: KeyspaceSpec,
+) -> Result<Layout, KeyspacePlanError> {
+    let provider = provider.clone();
+    driver.block_on(NodeId(1), async move { provider.plan(&spec).await })
+}
+
+fn spec(options: &[(&str, &str)]) -> KeyspaceSpec {
+    let options: BTreeMap<String, String> =
+        options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    KeyspaceSpec { engine: ENGINE.to_owned(), options, ..KeyspaceSpec::default() }
+}
+
+fn put(keyspace: Arc<dyn Keyspace>, seq: u64) -> impl Future<Output = Result<Changed, KeyspaceError>> + Send {
+    let op = OpId { client: ClientId(1), seq };
+    async move { keyspace.write(op, Attempt::First, "k".into(), Guard::Always, Change::Put("v".into())).await }
+}
+
+#[test]
+fn replicas_are_on_suitable_nodes_and_in_different_zones() {
+    let (mut driver, provider) = cluster();
+    let zones = spec(&[("zones", "1:a,2:a,3:b,4:b,5:c")]);
+    let layout = plan(&mut driver, &provider, zones).unwrap();
+    assert_eq!((layout.shards.len(), layout.buckets, layout.epoch), (64, 1, 1));
+    for shard in &layout.shards {
+        let mut zones: Vec<u32> = shard.replicas.iter().map(|r| (r.node.0 - 1) / 2).collect();
+        zones.sort_unstable();
+        assert_eq!(zones, [0, 1, 2], "{shard:?}");
+        assert!(shard.replicas.iter().all(|r| r.identity == storage(r.node).0));
+    }
+    let again = plan(&mut driver, &provider, spec(&[])).unwrap();
+    assert_ne!(again.id, layout.id, "no identity is used twice");
+    let memory = KeyspaceSpec { durability: Durability::Memory, replicas: Some(5), ..spec(&[]) };
+    let layout = plan(&mut driver, &provider, memory).unwrap();
+    let life = |node| u128::from(driver.env(node).incarnation().0);
+    assert!(layout.shards.iter().flat_map(|s| &s.replicas).all(|r| r.identity == life(r.node)));
+}
+
+#[test]
+fn wrong_specifications_are_refused_by_name() {
+    let (mut driver, provider) = cluster();
+    let mut says = |spec| plan(&mut driver, &provider, spec).unwrap_err().to_string();
+    let unknown = "keyspaces of the engine \"in-place\" have no option \"colour\"; they have: zones";
+    assert_eq!(says(spec(&[("colour", "red")])), unknown);
+    assert_eq!(says(spec(&[("zones", "1")])), "zones: a list such as 1:a,2:a,3:b, with each node once");
+    let shards = KeyspaceSpec { shards: Some(2000), ..spec(&[]) };
+    assert_eq!(says(shards), "shards: 1 to 1024");
+    let buckets = KeyspaceSpec { buckets: Some(2), ..spec(&[]) };
+    assert_eq!(says(buckets), "buckets: 1: each key is a register of its own");
+    let replicas = KeyspaceSpec { replicas: Some(6), ..spec(&[]) };
+    assert_eq!(says(replicas), "5 suitable nodes answer, and 6 replicas are requested (see `atoll status`)");
+}
+
+#[test]
+fn a_deleted_keyspace_is_gone_for_good() {
+    let (mut driver, provider) = cluster();
+    let layout = plan(&mut driver, &provider, spec(&[])).unwrap();
+    let (p, l) = (provider.clone(), layout.clone());
+    driver.block_on(NodeId(1), async move { p.provision(&l).await }).unwrap();
+    let keyspace = provider.open(&layout);
+    assert!(matches!(driver.block_on(NodeId(1), put(keyspace.clone(), 1)), Ok(Changed::Done(_))));
+    let (p, l) = (provider.clone(), layout.clone());
+    driver.block_on(NodeId(1), async move {
+        p.delete(&l).await.unwrap();
+        p.delete(&l).await.unwrap();
+    });
+    let gone = Err(KeyspaceError::NotDone(Unavailability::Gone));
+    // This write was sent with a token, so a copy of its message may still be under way.
+    let second = driver.block_on(NodeId(1), put(keyspace.clone(), 2));
+    assert!(matches!(second, Err(KeyspaceError::Unknown { why: Unavailability::Gone, .. })), "{second:?}");
+    // Nobody brings it back, not even after a restart of everybody.
+    driver.run_for(std::time::Duration::from_secs(1));
+    for node in 2..=NODES {
+        driver.restart(NodeId(node), assemble).unwrap();
+    }
+    let (p, l) = (provider.clone(), layout.clone());
+    driver.block_on(NodeId(1), async move { drop(p.provision(&l).await) });
+    assert_eq!(driver.block_on(NodeId(1), put(keyspace, 3)), gone);
+}
+
+#[test]
+fn the_plug_in_claims_nothing_of_others() {
+    assert!(Protocols::default().with(InPlacePlugin::default()).check().is_ok());
+}
