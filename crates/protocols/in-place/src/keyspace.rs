@@ -4,8 +4,8 @@
 
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{
-    Attempt, Change, Changed, Floor, Guard, Held, KeyVersion, Keyspace, KeyspaceError, Limits, ListFrom,
-    Page, Unavailability,
+    Ability, Attempt, Change, Changed, Floor, Guard, Held, KeyVersion, Keyspace, KeyspaceError, Limits,
+    ListFrom, Page, Unavailability,
 };
 use atoll_core::BoxFuture;
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use crate::command::{Command, Outcome, Refusal};
 use crate::content::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::list::{self, MAX_PAGE_KEYS};
 use crate::space::{CommandError, InPlaceSpace};
+use crate::watch;
 
 /// The name of the engine.
 pub const ENGINE: &str = "in-place";
@@ -33,12 +34,16 @@ fn error(error: CommandError) -> KeyspaceError {
     }
 }
 
+/// The value may share the buffer of a message, so it is copied for whoever keeps it (X13).
+fn copied(held: Held) -> Held {
+    Held { value: Bytes::copy_from_slice(&held.value), ..held }
+}
+
 impl InPlaceSpace {
     async fn get_one(&self, key: Bytes) -> Result<Option<Held>, KeyspaceError> {
         self.limits().check_key(&key)?;
         let held = self.read(key).await.map_err(error)?.held;
-        // The value may share the buffer of a message, so copy it (X13).
-        Ok(held.map(|held| Held { value: Bytes::copy_from_slice(&held.value), ..held }))
+        Ok(held.map(copied))
     }
 
     async fn write_one(
@@ -73,6 +78,26 @@ impl Keyspace for InPlaceSpace {
     fn limits(&self) -> Limits {
         let (key_bytes, value_bytes) = (MAX_KEY_BYTES, MAX_VALUE_BYTES);
         Limits { key_bytes, value_bytes, keys: MAX_KEYS, page_keys: MAX_PAGE_KEYS }
+    }
+
+    fn abilities(&self) -> &'static [Ability] {
+        &[Ability::Watches]
+    }
+
+    fn wait_change(
+        &self,
+        key: Bytes,
+        seen: KeyVersion,
+    ) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {
+        Box::pin(async move {
+            self.limits().check_key(&key)?;
+            let Some(_permit) = self.0.may_begin() else {
+                return Err(KeyspaceError::NotDone(Unavailability::Busy));
+            };
+            let until = self.0.env.now().after(self.0.options.watch_for);
+            let held = watch::wait(&self.0, &key, seen, until).await.map_err(KeyspaceError::NotDone)?;
+            Ok(held.map(copied))
+        })
     }
 
     fn get(&self, key: Bytes) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {

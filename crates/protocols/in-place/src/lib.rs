@@ -24,6 +24,7 @@
 //! | §7 rmw-T11 | deleted keys | `forget.rs` (proposer), `acceptor/serve.rs` |
 //! | §10 | batches: for each key one proposal, for each destination one message | `proposer.rs`, `courier.rs` |
 //! | §10 | listing | `list.rs` |
+//! | §10 | watches | `acceptor/watch.rs`, `watch.rs` |
 //! | paper §5 | keys on nodes | `placement.rs`, `provider.rs` |
 //! | §11 | invariants | `invariants.rs`; the rest from outside of the nodes, `testing/oracle.rs` |
 //!
@@ -53,7 +54,7 @@
 //!
 //! - A node runs no keyspaces yet: the crate is not in the list of protocols.
 //! - Hand-over of a group (§9a). The replicas of a keyspace are fixed. A keyspace in memory that lost a replica runs with the rest.
-//! - Watches, and leases through the contract of keyspaces; it refuses them by name. The command [`Command::Lease`] is there.
+//! - Leases through the contract of keyspaces, which refuses them by name. The command [`Command::Lease`] is there.
 //! - Transactions of several keys (§12).
 //! - Commands are not passed on to one node for a hot key. Each key has a preferred proposer, and the others give way to it under
 //!   contention (`space.rs`). To pass them on, a state would have to remember the clients of commands for longer.
@@ -80,6 +81,7 @@ mod space;
 mod state;
 #[cfg(feature = "testing")]
 mod testing;
+mod watch;
 mod write;
 
 pub use acceptor::{Acceptor, AcceptorOptions, SLOT_BYTES, key_of_cell};

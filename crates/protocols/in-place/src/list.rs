@@ -115,7 +115,7 @@ async fn of_group(
 
 /// Merges the answers of a majority.
 fn merge(taken: &[Keys], majority: usize) -> Found {
-    // Behind the last key of an answer that has more, this acceptor may hold keys that nobody else in the majority does.
+    // If an answer has more, its acceptor may hold keys after the last one that no other acceptor of this majority holds.
     let ends = taken.iter().filter(|keys| keys.more).filter_map(|keys| keys.keys.last());
     let upto = ends.map(|last| last.key.clone()).min();
     let mut votes: BTreeMap<Bytes, Vec<(Ballot, Option<u64>)>> = BTreeMap::new();

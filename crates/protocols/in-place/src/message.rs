@@ -224,7 +224,32 @@ atoll_core::message! {
     }
 }
 
+atoll_core::message! {
+    /// Waits until the acceptor has voted for a key in a higher ballot, or for a while (§10).
+    pub struct Watch = 1307 {
+        /// The group.
+        pub group: GroupKey,
+        /// The identity of the acceptor.
+        pub identity: u128,
+        /// The key.
+        pub key: Bytes,
+        /// The ballot of the vote that the watcher knows of.
+        pub seen: Ballot,
+        /// For how long, in milliseconds.
+        pub for_ms: u32,
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Watch`]. It says only that it is time to read the key.
+    pub struct Watched = 1308 {
+        /// Whether the vote is in a higher ballot. If not, the time is over, or the acceptor does not watch.
+        pub changed: bool,
+    }
+}
+
 atoll_core::rpc!(Ask => Answers, ACCEPTOR, Data);
+atoll_core::rpc!(Watch => Watched, ACCEPTOR, Control);
 atoll_core::rpc!(Create => Created, ACCEPTOR, Control);
 atoll_core::rpc!(DropKeyspace => Created, ACCEPTOR, Control);
 atoll_core::rpc!(List => Keys, ACCEPTOR, Data);
@@ -250,6 +275,8 @@ pub const FORMATS: &[Format] = &[
     Format::message::<DropKeyspace>(),
     Format::message::<List>(),
     Format::message::<Keys>(),
+    Format::message::<Watch>(),
+    Format::message::<Watched>(),
     Format::stored::<CellValue>("CellValue"),
     Format::stored::<KeyState>("KeyState"),
 ];

@@ -19,6 +19,14 @@ use crate::state::KeyState;
 
 /// Returns what a key holds: a chosen state that is not older than any state chosen before the call.
 pub(crate) async fn read(shared: &Arc<Shared>, key: &Bytes) -> Result<Reply, Unavailability> {
+    read_vote(shared, key).await.map(|(reply, _)| reply)
+}
+
+/// Like [`read`]. Also returns the ballot in which the state was chosen, if it is known.
+pub(crate) async fn read_vote(
+    shared: &Arc<Shared>,
+    key: &Bytes,
+) -> Result<(Reply, Option<Ballot>), Unavailability> {
     let deadline = shared.env.now().after(shared.options.patience);
     let group = shared.group(shared.layout.place(key).shard);
     let majority = group.majority();
@@ -41,9 +49,9 @@ pub(crate) async fn read(shared: &Arc<Shared>, key: &Bytes) -> Result<Reply, Una
         })
         .await;
         // rmw-R2: what a majority has voted for is chosen, whatever the other answers are.
-        if let Some(state) = agreement(&round, majority) {
+        if let Some((chosen, state)) = agreement(&round, majority) {
             let (held, content, clock) = (state.held(), state.content.clone(), state.clock);
-            return Ok(Reply { outcome: Outcome::Same { number: 0 }, held, content, clock });
+            return Ok((Reply { outcome: Outcome::Same { number: 0 }, held, content, clock }, Some(chosen)));
         }
         match learn(shared, &group, &round) {
             Some(Setback::Created) => continue,
@@ -62,7 +70,7 @@ pub(crate) async fn read(shared: &Arc<Shared>, key: &Bytes) -> Result<Reply, Una
                 hit("in-place.read.establish");
                 let named = Named { op: OpId::PAD, command: Command::Get {}, floor: None };
                 return match shared.proposer(key).submit(shared, named, deadline).await {
-                    Ok(Ok(reply)) => Ok(reply),
+                    Ok(Ok(reply)) => Ok((reply, None)),
                     Ok(Err(Failure::No(why) | Failure::Unknown(why, _))) => Err(why),
                     Ok(Err(Failure::Full)) => Err(Unavailability::DiskFull),
                     Err(_) => Err(Unavailability::Stopping),
@@ -75,11 +83,11 @@ pub(crate) async fn read(shared: &Arc<Shared>, key: &Bytes) -> Result<Reply, Una
     Err(why)
 }
 
-/// Returns the state that a majority has voted for in one ballot.
-fn agreement(round: &Round, majority: usize) -> Option<KeyState> {
+/// Returns the state that a majority has voted for in one ballot, and the ballot.
+fn agreement(round: &Round, majority: usize) -> Option<(Ballot, KeyState)> {
     let shown: Vec<Shown> = round.shown().collect();
     if mutant(mutants::IN_PLACE_T1) {
-        return agreement_by_content(&shown, majority);
+        return agreement_by_content(&shown, majority).map(|state| (Ballot::ZERO, state));
     }
     let mut counts: BTreeMap<Ballot, usize> = BTreeMap::new();
     for vote in &shown {
@@ -88,7 +96,8 @@ fn agreement(round: &Round, majority: usize) -> Option<KeyState> {
     let (agreed, _) = counts.into_iter().find(|(_, n)| *n >= majority)?;
     let same = || shown.iter().filter(|vote| vote.voted == agreed);
     let clock = same().map(|vote| vote.clock).max().unwrap_or(0);
-    same().next().and_then(|vote| KeyState::read(&vote.state, clock).ok())
+    let state = same().next().and_then(|vote| KeyState::read(&vote.state, clock).ok())?;
+    Some((agreed, state))
 }
 
 /// Compares contents instead of ballots: the bug of rmw-T1. Equal contents do not prove that there is one vote.

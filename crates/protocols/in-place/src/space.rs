@@ -41,6 +41,8 @@ pub struct Options {
     pub open_keys: usize,
     /// How long after its deletion a key is forgotten. A repeat of a command that comes later has an unknown outcome.
     pub forget_after: Duration,
+    /// For how long a watcher waits for a change of a key.
+    pub watch_for: Duration,
     /// How many deleted keys wait for that at the same time. The tombstones of others stay until the keys are deleted again.
     pub forgetting: usize,
 }
@@ -57,6 +59,7 @@ impl Default for Options {
             under_way: 16 * 1024,
             open_keys: 32 * 1024,
             forget_after: Duration::from_secs(10),
+            watch_for: Duration::from_secs(10),
             forgetting: 1024,
         }
     }
@@ -171,7 +174,7 @@ impl Shared {
         lock(&self.known).proposers.get(key).map_or(0, |(_, proposer)| proposer.clock())
     }
 
-    /// An acceptor of a group is gone for good.
+    /// An acceptor of a group is gone, and will not return under this identity.
     pub(crate) fn lost(&self, group: &GroupConfig, node: NodeId) {
         hit("in-place.space.lost");
         lock(&self.known).lost.insert((group.key.shard, node));

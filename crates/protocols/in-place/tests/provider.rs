@@ -140,7 +140,7 @@ fn wrong_specifications_are_refused_by_name() {
 }
 
 #[test]
-fn a_deleted_keyspace_is_gone_for_good() {
+fn a_deleted_keyspace_does_not_return() {
     let (mut driver, provider) = cluster();
     let layout = plan(&mut driver, &provider, spec(&[])).unwrap();
     let (p, l) = (provider.clone(), layout.clone());

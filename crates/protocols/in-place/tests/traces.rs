@@ -162,6 +162,11 @@ fn request(name: &str, command: &mut Command) -> Option<Frame> {
             let limit = command.number_of("limit", 10) as u32;
             frame(List { group: group(), identity: identity.into(), prefix: Bytes::new(), after, limit })
         }
+        "watch" => {
+            let (key, seen) = (text(command.word()), ballot(command.word()));
+            let for_ms = command.number_of("ms", 1000) as u32;
+            frame(Watch { group: group(), identity: identity.into(), key, seen, for_ms })
+        }
         "junk" => {
             let kind = command.number() as u16;
             Frame { kind, target: ACCEPTOR, head: Bytes::from_static(b"junk"), payloads: Vec::new() }
@@ -220,6 +225,7 @@ fn message(f: Frame) -> String {
             let rejected = m.rejected.map(|why| format!("rejected: {why:?}")).unwrap_or_default();
             format!("[{}]{}{rejected}", keys.join(", "), if m.more { " and more" } else { "" })
         }
+        Watched::KIND => format!("{:?}", Watched::from_frame(f).unwrap()),
         Refused::KIND => format!("Refused: {}", Refused::from_frame(f).unwrap().reason),
         kind => panic!("no wording for messages of kind {kind}"),
     }

@@ -6,6 +6,7 @@
 //! | `mod.rs` | the role: groups, messages, deletion of keyspaces |
 //! | `serve.rs` | prepare, write, forget, list |
 //! | `cells.rs` | what is in which cell, and recovery |
+//! | `watch.rs` | those who wait for a change of a key |
 //!
 //! A key costs [`SLOT_BYTES`] in memory in addition to its name and its state. On disk it costs the slot of a cell: two blocks for a state
 //! of up to about 4 KB. The capacity of a node bounds the sum in memory. New keys have a lower limit than keys that exist, because their
@@ -21,6 +22,7 @@
 
 mod cells;
 mod serve;
+mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -39,11 +41,14 @@ pub use cells::key_of_cell;
 use crate::ballot::{Ballot, ProposerId};
 use crate::message::{
     Answer, Answers, Ask, CellValue, Create, Created, DropKeyspace, GroupConfig, GroupKey, List, Reject,
+    Watch,
 };
 use crate::mutants;
 
-/// Bytes that a key takes in memory, in addition to its name and its state.
-pub const SLOT_BYTES: usize = 192;
+/// Bytes that a key takes in memory, in addition to its name and its state: its slot in a map whose nodes are about two thirds full, and two
+/// allocations.
+pub const SLOT_BYTES: usize = 352;
+const _: () = assert!((size_of::<Slot>() + size_of::<Bytes>()) * 3 / 2 + 32 <= SLOT_BYTES);
 /// One part of the capacity in this many is for keys that exist already.
 const RESERVED_PART: usize = 8;
 /// The most bytes of states in one message of answers. An answer that does not fit is asked for again.
@@ -129,6 +134,7 @@ pub struct Acceptor {
     leaving: VecDeque<Leaving>,
     graves: VecDeque<Grave>,
     next_sweep: Option<Tick>,
+    watchers: watch::Watchers,
     /// Cells of keys that recovery has found, before it knows all groups.
     found: BTreeMap<GroupKey, BTreeMap<Bytes, Slot>>,
 }
@@ -148,6 +154,7 @@ impl Acceptor {
             leaving: VecDeque::new(),
             graves: VecDeque::new(),
             next_sweep: None,
+            watchers: watch::Watchers::default(),
             found: BTreeMap::new(),
         }
     }
@@ -244,6 +251,7 @@ impl Acceptor {
         let gone: Vec<GroupKey> = self.groups.range(first..=end).map(|(key, _)| *key).collect();
         for key in gone {
             let Some(group) = self.groups.remove(&key) else { continue };
+            self.watchers.dropped(key, self.dropped_lsn, out);
             let bytes: usize = group.slots.iter().map(|(name, slot)| slot.bytes(name)).sum();
             self.bytes = self.bytes.saturating_sub(bytes);
             if group.config.durability == Durability::Disk {
@@ -277,6 +285,7 @@ impl Acceptor {
         match f.kind {
             Ask::KIND => self.on_ask(from, Ask::from_frame(f)?, out),
             List::KIND => self.on_list(from, &List::from_frame(f)?, out),
+            Watch::KIND => self.on_watch(now, from, Watch::from_frame(f)?, out),
             Create::KIND => self.on_create(from, Create::from_frame(f)?, out),
             DropKeyspace::KIND => self.on_drop(now, from, &DropKeyspace::from_frame(f)?, out),
             got => return Err(DecodeError::WrongKind { expected: "a message for an acceptor of keys", got }),
@@ -324,13 +333,14 @@ impl Role for Acceptor {
     }
 
     fn deadline(&self) -> Option<Tick> {
-        self.next_sweep
+        [self.next_sweep, self.watchers.next_end()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
         if self.next_sweep.is_some_and(|at| at <= now) {
             self.sweep(now, out);
         }
+        self.watchers.expire(now, out);
     }
 
     fn on_space(&mut self, _now: Tick, space: Space, _out: &mut Effects) {

@@ -139,7 +139,7 @@ impl Acceptor {
             return Ok((Answer::Nack { promised, voted }, group.shows(slot)));
         }
         if ballot > promised {
-            // It never saw the prepare. It votes all the same, so that it catches up in place.
+            // This acceptor never saw the prepare. Its vote lets it catch up in place.
             hit("in-place.acceptor.laggard_write");
         }
         let mut next = Slot { promised: ballot.next(), voted: ballot, ..Slot::default() };
@@ -157,6 +157,7 @@ impl Acceptor {
         let Some(group) = self.groups.get_mut(&to.group) else { return Err(Reject::Unknown {}) };
         let shows = next.lsn.max(group.lsn);
         let is_deletion = next.version.is_none();
+        self.watchers.voted(to.group, &to.key, ballot, shows, out);
         group.slots.insert(Bytes::copy_from_slice(&to.key), next);
         if is_deletion && mutant(mutants::IN_PLACE_T11) {
             self.bytes -= after;
