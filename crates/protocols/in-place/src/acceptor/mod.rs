@@ -45,8 +45,8 @@ use crate::message::{
 };
 use crate::mutants;
 
-/// Bytes that a key takes in memory, in addition to its name and its state: its slot in a map whose nodes are about two thirds full, and two
-/// allocations.
+/// Bytes that a key takes in memory, in addition to its name and its state: its slot in a map whose nodes are about two thirds full, and
+/// two allocations.
 pub const SLOT_BYTES: usize = 352;
 const _: () = assert!((size_of::<Slot>() + size_of::<Bytes>()) * 3 / 2 + 32 <= SLOT_BYTES);
 /// One part of the capacity in this many is for keys that exist already.

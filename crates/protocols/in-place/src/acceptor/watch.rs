@@ -1,7 +1,7 @@
 //! Watchers of keys (§10): an acceptor tells them that it has voted. They read the key then, because a vote need not be chosen.
 //!
-//! A watcher costs nothing but memory, of which there is a limit. Whoever is not taken, and whoever loses its connection, reads the key after
-//! a while anyway.
+//! A watcher costs nothing but memory, of which there is a limit. A watcher that is not taken, or that loses its connection, reads the key
+//! after a while anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
