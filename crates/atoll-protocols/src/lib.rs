@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use atoll_bizur::BizurPlugin;
 use atoll_contract::Duties;
 use atoll_contract::plugin::Protocols;
 use atoll_core::Format;
@@ -22,7 +23,8 @@ pub fn all() -> Protocols {
         .with(NativePlugin::default())
         .with(LocalPlugin::default())
         .with(StripedPlugin::default())
-        .with(CorfuPlugin::default());
+        .with(CorfuPlugin::default())
+        .with(BizurPlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -89,8 +91,8 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..5], ["rmwpaxos", "native", "local", "striped", "corfu"]);
-        assert_eq!(names[5..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..6], ["rmwpaxos", "native", "local", "striped", "corfu", "bizur"]);
+        assert_eq!(names[6..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod corfu;
 pub mod database;
 mod directed;
 mod file_registers;
+mod keyspaces;
 mod lasting;
 mod many;
 mod marks;
@@ -95,6 +96,7 @@ pub fn all() -> Vec<Scenario> {
         corfu::CORFU,
         corfu::DEAD,
         file_registers::SCENARIO,
+        keyspaces::SCENARIO,
         directed::DELETED,
         lasting::LASTING,
         lasting::SLOW_LINKS,

@@ -3,6 +3,7 @@
 pub mod again;
 pub mod database;
 pub mod delete;
+pub mod keyspace;
 pub mod late;
 pub mod log;
 pub mod membership;

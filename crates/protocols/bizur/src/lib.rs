@@ -38,7 +38,6 @@
 //!
 //! # Not offered yet
 //!
-//! - A node runs no keyspaces yet: the crate is not in the list of protocols.
 //! - Online reconfiguration and migration of shards (§6). A keyspace in memory that lost a replica runs with the rest of them.
 //! - Leases and watches of a key. The trait refuses them by name.
 //! - Storage in place. The durable variant keeps its facts in the journal; `Shard::keep` is the seam.

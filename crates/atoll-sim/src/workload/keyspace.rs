@@ -1,0 +1,388 @@
+//! Clients of keyspaces: reads and conditional writes of few keys through any node. After an unknown outcome, a client repeats the write at
+//! another node under the same name. An operator creates the keyspace, deletes it, sometimes dying half-way, and creates it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_contract::keyspace::{
+    Attempt, Catalog, CatalogError, Change, Changed, Durability, Guard, Happened, Held, Judge, Keyspace,
+    KeyspaceError, KeyspaceId, KeyspaceSpec, Layout, ListFrom, Told, Unavailability,
+};
+use atoll_contract::{ClientId, KeyspaceProvider, OpId};
+use atoll_core::NodeId;
+use atoll_core::testing::hit;
+use bytes::Bytes;
+
+use crate::oracle::Answered;
+use crate::scenario::phases::Stage;
+use crate::world::clients::Life;
+use crate::world::fault::{Death, Fault};
+
+/// The name of the only keyspace.
+const NAME: &str = "reef";
+
+/// What clients use on a node.
+#[derive(Clone, Debug)]
+pub struct Handles {
+    /// Keyspaces by name.
+    pub catalog: Catalog,
+    /// Opens keyspaces.
+    pub provider: Arc<dyn KeyspaceProvider>,
+    /// The keyspaces that are open in this life of the node.
+    pub open: Arc<Mutex<BTreeMap<KeyspaceId, Arc<dyn Keyspace>>>>,
+}
+
+impl Handles {
+    fn keyspace(&self, layout: &Layout) -> Arc<dyn Keyspace> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.entry(layout.id).or_insert_with(|| self.provider.open(layout)).clone()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    layout: Option<Layout>,
+    /// One for each keyspace that ever had the name.
+    judges: BTreeMap<KeyspaceId, Judge>,
+    /// Keyspaces whose deletion has been completed.
+    deleted: BTreeSet<KeyspaceId>,
+}
+
+/// What all clients share. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reef {
+    state: Arc<Mutex<State>>,
+    spec: KeyspaceSpec,
+}
+
+impl Reef {
+    /// Returns the state before the keyspace is created.
+    pub fn new(spec: KeyspaceSpec) -> Self {
+        Reef { state: Arc::default(), spec }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn layout(&self) -> Option<Layout> {
+        self.state().layout.clone()
+    }
+
+    /// The keyspace with the name is this one now. Any earlier one is gone.
+    fn adopt(&self, layout: Layout) {
+        let state = &mut *self.state();
+        if let Some(before) = state.layout.replace(layout.clone())
+            && before.id != layout.id
+        {
+            hit("sim.keyspace.created_again");
+            state.deleted.insert(before.id);
+        }
+        state.judges.entry(layout.id).or_default();
+    }
+
+    /// Changes the judge of a keyspace, and reports what it finds.
+    fn judge<T>(&self, stage: &Stage<Handles>, id: KeyspaceId, f: impl FnOnce(&mut Judge) -> T) -> Option<T> {
+        let mut state = self.state();
+        let judge = state.judges.get_mut(&id)?;
+        let before = judge.answered();
+        let result = f(judge);
+        let (failures, after) = (judge.take_failures(), judge.answered());
+        drop(state);
+        stage.count(Answered { writes: after.0 - before.0, reads: after.1 - before.1 });
+        failures.into_iter().for_each(|failure| stage.cluster.fail(failure));
+        Some(result)
+    }
+}
+
+/// Returns whether a majority of the replicas of a shard has lost its memory, as an outsider sees the processes.
+fn is_lost(stage: &Stage<Handles>, layout: &Layout, shard: u32) -> bool {
+    let placement = &layout.shards[shard as usize];
+    let lives = |node: NodeId| stage.cluster.host(node.0 as usize - 1).map(|life| life.env.incarnation().0);
+    let intact =
+        placement.replicas.iter().filter(|r| lives(r.node).map(u128::from) == Some(r.identity)).count();
+    layout.durability == Durability::Memory && intact < placement.majority()
+}
+
+/// A request of a client, and what was true when it began.
+struct Request {
+    layout: Layout,
+    key: Bytes,
+    /// The keyspace was deleted, or its memory lost, before the request began: it must not be answered.
+    dead: bool,
+}
+
+fn begin(stage: &Stage<Handles>, reef: &Reef, keys: u64) -> Option<Request> {
+    let layout = reef.layout()?;
+    let key = Bytes::from(format!("k{}", stage.below(keys)));
+    let dead = reef.state().deleted.contains(&layout.id) || is_lost(stage, &layout, layout.place(&key).shard);
+    Some(Request { layout, key, dead })
+}
+
+impl Request {
+    /// An answer came. Returns whether it may be judged.
+    fn answered(&self, stage: &Stage<Handles>) {
+        if self.dead {
+            stage.cluster.fail(format!("Z5 risen: {:?} of a keyspace that is gone was answered", self.key));
+        }
+    }
+
+    /// The keyspace claims that its memory is lost.
+    fn says_lost(&self, stage: &Stage<Handles>) {
+        hit("sim.keyspace.says_lost");
+        if !is_lost(stage, &self.layout, self.layout.place(&self.key).shard) {
+            stage.cluster.fail("Z5 false loss: a majority of the replicas still has its memory".to_owned());
+        }
+    }
+}
+
+async fn read_once(
+    stage: &Stage<Handles>,
+    reef: &Reef,
+    host: usize,
+    request: &Request,
+) -> Option<Option<Held>> {
+    let life = stage.cluster.any_from(host % stage.cluster.hosts())?;
+    let asked = reef.judge(stage, request.layout.id, |judge| judge.reads(&request.key))?;
+    let (keyspace, key) = (life.handles.keyspace(&request.layout), request.key.clone());
+    let got = life.env.launch("client.get", async move { keyspace.get(key).await }).await;
+    match got {
+        Ok(Ok(held)) => {
+            request.answered(stage);
+            let told = Told::Read(held.clone());
+            reef.judge(stage, request.layout.id, |judge| judge.told(&request.key, asked, &told));
+            Some(held)
+        }
+        Ok(Err(KeyspaceError::NotDone(Unavailability::LostMajority))) => {
+            request.says_lost(stage);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Writes once, with repeats. Returns the outcome if there is one.
+async fn write_once(
+    stage: &Stage<Handles>,
+    reef: &Reef,
+    mut host: usize,
+    request: &Request,
+    (op, guard, change): (OpId, Guard, Change),
+) -> Option<Changed> {
+    let id = request.layout.id;
+    let mut attempt = Attempt::First;
+    for _ in 0..4 {
+        let life = stage.cluster.any_from(host % stage.cluster.hosts())?;
+        let keyspace = life.handles.keyspace(&request.layout);
+        let floor = keyspace.floor(&request.key);
+        let asked = reef.judge(stage, id, |judge| judge.writes(&request.key, op, &guard, &change))?;
+        let (key, g, c) = (request.key.clone(), guard.clone(), change.clone());
+        let write = async move { keyspace.write(op, attempt, key, g, c).await };
+        let told = match life.env.launch("client.write", write).await {
+            Ok(Ok(changed)) => Told::Wrote(op, changed),
+            Ok(Err(error)) => {
+                if matches!(
+                    error,
+                    KeyspaceError::NotDone(Unavailability::LostMajority)
+                        | KeyspaceError::Unknown { why: Unavailability::LostMajority, .. }
+                ) {
+                    request.says_lost(stage);
+                }
+                if let KeyspaceError::Unknown { floor, .. } = error {
+                    attempt = Attempt::Again(floor);
+                }
+                if error == KeyspaceError::Forgotten {
+                    hit("sim.keyspace.forgotten");
+                    return None;
+                }
+                Told::Failed(op, error.happened())
+            }
+            Err(_) => {
+                hit("sim.keyspace.node_died");
+                if attempt == Attempt::First {
+                    attempt = Attempt::Again(floor);
+                }
+                Told::Failed(op, Happened::Unknown)
+            }
+        };
+        reef.judge(stage, id, |judge| judge.told(&request.key, asked, &told));
+        match told {
+            Told::Wrote(_, changed) => {
+                request.answered(stage);
+                return Some(changed);
+            }
+            Told::Failed(_, Happened::Unknown) => {}
+            _ => return None,
+        }
+        host = stage.below(64) as usize;
+        stage.pause(Duration::from_millis(20)).await;
+    }
+    None
+}
+
+/// Reads and writes until the load is over.
+pub async fn client(stage: Stage<Handles>, reef: Reef, number: u64, keys: u64, think: Duration) {
+    let (mut seq, mut last) = (0, None);
+    let mut host = stage.below(64) as usize;
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        if stage.below(6) == 0 {
+            host = stage.below(64) as usize;
+        }
+        let Some(request) = begin(&stage, &reef, keys) else { continue };
+        if stage.below(3) == 0 {
+            last = read_once(&stage, &reef, host, &request).await.flatten();
+            continue;
+        }
+        seq += 1;
+        let op = OpId { client: ClientId(number), seq };
+        let guard = match (stage.below(6), &last) {
+            (0, _) => Guard::Absent,
+            (1, _) => Guard::Present,
+            (2, Some(Held { version, .. })) => Guard::Version(*version),
+            (3, Some(Held { value, .. })) => Guard::Value(value.clone()),
+            _ => Guard::Always,
+        };
+        let change = match stage.below(4) {
+            0 => Change::Delete,
+            _ => Change::Put(Bytes::from(format!("{number}-{seq}"))),
+        };
+        if let Some(Changed::Not(held)) = write_once(&stage, &reef, host, &request, (op, guard, change)).await
+        {
+            last = held;
+        }
+    }
+}
+
+/// Runs a procedure on a node. None if the node dies.
+async fn on<T: Send + 'static>(
+    life: &Life<Handles>,
+    f: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    life.env.launch("operator", f).await.ok()
+}
+
+/// Makes sure that there is a keyspace, and that it is not one that is being deleted or has lost its memory.
+async fn provide(stage: &Stage<Handles>, reef: &Reef) {
+    loop {
+        let life = stage.cluster.wait_any(&stage.env, stage.below(64) as usize % stage.cluster.hosts()).await;
+        let (catalog, spec) = (life.handles.catalog.clone(), reef.spec.clone());
+        let made = on(&life, async move {
+            match catalog.create(NAME, &spec).await {
+                Err(CatalogError::Exists(_)) => catalog.layout(NAME).await,
+                other => other,
+            }
+        });
+        if let Some(Ok(layout)) = made.await {
+            let lost = (0..layout.shards.len() as u32).any(|shard| is_lost(stage, &layout, shard));
+            reef.adopt(layout);
+            if !lost {
+                return;
+            }
+            delete(stage, &life).await;
+        }
+        stage.pause(Duration::from_millis(50)).await;
+    }
+}
+
+async fn delete(stage: &Stage<Handles>, life: &Life<Handles>) {
+    let catalog = life.handles.catalog.clone();
+    match on(life, async move { catalog.delete(NAME).await }).await {
+        Some(Ok(())) => hit("sim.keyspace.deleted"),
+        _ => {
+            // Another node completes it.
+            let other =
+                stage.cluster.wait_any(&stage.env, stage.below(64) as usize % stage.cluster.hosts()).await;
+            let catalog = other.handles.catalog.clone();
+            if let Some(Ok(1..)) = on(&other, async move { catalog.tend().await }).await {
+                hit("sim.keyspace.deletion_completed");
+            }
+        }
+    }
+}
+
+/// Creates the keyspace, and from time to time deletes it and creates it again. The node that deletes it may die.
+pub async fn operator(stage: Stage<Handles>, reef: Reef) {
+    while !stage.over.is_up() {
+        provide(&stage, &reef).await;
+        stage.pause(Duration::from_millis(2_500)).await;
+        if stage.over.is_up() || stage.below(3) > 0 {
+            continue;
+        }
+        let life = stage.cluster.wait_any(&stage.env, stage.below(64) as usize % stage.cluster.hosts()).await;
+        if stage.below(2) == 0 {
+            let (host, frames) = (life.node.0 as usize - 1, stage.below(12));
+            let back_after = stage.below(300_000_000);
+            stage.cluster.inject(Fault::CrashAfterFrames { host, frames, back_after });
+        }
+        delete(&stage, &life).await;
+    }
+}
+
+/// Demands progress after everything was healed: a write and a read of each key, and a listing, through each node. First, a minority dies
+/// for good in some runs.
+pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usize>) {
+    stage.pause(Duration::from_millis(500)).await;
+    stage.waits_for("a keyspace".to_owned());
+    provide(&stage, &reef).await;
+    if !dead.is_empty() {
+        // Replicas in memory may have been lost before. A new keyspace has them all, and can spare a minority.
+        let life = stage.cluster.wait_any(&stage.env, 0).await;
+        delete(&stage, &life).await;
+        provide(&stage, &reef).await;
+    }
+    for host in dead {
+        hit("sim.keyspace.dead_minority");
+        stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
+    }
+    let Some(layout) = reef.layout() else { return };
+    let mut seq = 0;
+    for host in 0..stage.cluster.hosts() {
+        for n in 0..keys {
+            let key = Bytes::from(format!("k{n}"));
+            let request = Request { layout: layout.clone(), key, dead: false };
+            stage.waits_for(format!("a write of k{n} through host {host}"));
+            loop {
+                seq += 1;
+                let op = OpId { client: ClientId(1), seq };
+                let put = (op, Guard::Always, Change::Put(Bytes::from(format!("last-{seq}"))));
+                if write_once(&stage, &reef, host, &request, put).await.is_some() {
+                    break;
+                }
+                stage.pause(Duration::from_millis(20)).await;
+            }
+            stage.waits_for(format!("a read of k{n} through host {host}"));
+            while read_once(&stage, &reef, host, &request).await.is_none() {
+                stage.pause(Duration::from_millis(20)).await;
+            }
+        }
+        stage.waits_for(format!("a listing through host {host}"));
+        list(&stage, &layout, host, keys).await;
+    }
+}
+
+/// Lists all keys in small pages, and compares them with those that were written.
+async fn list(stage: &Stage<Handles>, layout: &Layout, host: usize, keys: u64) {
+    let mut wanted: Vec<Bytes> = (0..keys).map(|n| Bytes::from(format!("k{n}"))).collect();
+    wanted.sort();
+    let (mut got, mut after) = (Vec::new(), None);
+    loop {
+        let Some(life) = stage.cluster.any_from(host) else { return };
+        let keyspace = life.handles.keyspace(layout);
+        let from = ListFrom { prefix: Bytes::from_static(b"k"), after: after.clone(), limit: 2 };
+        match on(&life, async move { keyspace.list(from).await }).await {
+            Some(Ok(page)) => {
+                got.extend(page.keys.into_iter().map(|(key, _)| key));
+                after = page.upto;
+                if !page.more {
+                    break;
+                }
+            }
+            _ => stage.pause(Duration::from_millis(20)).await,
+        }
+    }
+    if got != wanted {
+        stage.cluster.fail(format!("Z8 listing: {got:?} instead of {wanted:?}"));
+    }
+}
