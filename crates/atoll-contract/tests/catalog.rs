@@ -57,7 +57,8 @@ impl Registers for Memory {
     fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>> {
         let values = self.0.lock().unwrap();
         let names = values.iter().filter(|(name, v)| name.starts_with(prefix) && v.version > Version(0));
-        let names = names.map(|(name, _)| Listed { name: name.clone(), mark: None }).collect();
+        let mark = |v: &Versioned| Some(u128::from(v.version.0));
+        let names = names.map(|(name, v)| Listed { name: name.clone(), mark: mark(v) }).collect();
         Box::pin(std::future::ready(Ok(names)))
     }
 }
@@ -68,6 +69,8 @@ struct Engine {
     planned: Mutex<u128>,
     deleted: Mutex<Vec<KeyspaceId>>,
     down: Mutex<bool>,
+    /// Registers that somebody else writes again, with the same value, while the replicas are deleted.
+    rival: Mutex<Option<Values>>,
 }
 
 impl KeyspaceProvider for Engine {
@@ -104,18 +107,26 @@ impl KeyspaceProvider for Engine {
         if !down {
             self.deleted.lock().unwrap().push(layout.id);
         }
+        if let Some(values) = self.rival.lock().unwrap().take() {
+            values.lock().unwrap().values_mut().for_each(|v| v.version.0 += 1);
+        }
         let unreached = Err(KeyspaceError::NotDone(Unavailability::NoQuorum));
         Box::pin(std::future::ready(if down { unreached } else { Ok(()) }))
     }
 }
 
 fn run<F: Future<Output = ()> + Send + 'static>(test: impl FnOnce(Catalog, Arc<Engine>) -> F) {
+    run_with(|catalog, engine, _| test(catalog, engine));
+}
+
+fn run_with<F: Future<Output = ()> + Send + 'static>(test: impl FnOnce(Catalog, Arc<Engine>, Memory) -> F) {
     let mut driver = Driver::new(1);
     let env = driver.add_node(NodeId(1), |_| {});
     let engine = Arc::new(Engine::default());
     let providers: [Arc<dyn KeyspaceProvider>; 1] = [engine.clone()];
-    let catalog = Catalog::new(env, Arc::new(Memory::default()), providers);
-    let test = test(catalog, engine);
+    let memory = Memory::default();
+    let catalog = Catalog::new(env, Arc::new(memory.clone()), providers);
+    let test = test(catalog, engine, memory);
     driver.block_on(NodeId(1), test);
 }
 
@@ -167,5 +178,34 @@ fn a_deletion_that_died_half_way_is_completed() {
             assert!(engine.deleted.lock().unwrap().contains(&layout.id), "{completes}");
             assert_eq!(catalog.tend().await, Ok(0));
         }
+    });
+}
+
+#[test]
+fn a_deletion_whose_last_write_loses_is_completed() {
+    run_with(|catalog, engine, memory| async move {
+        let layout = catalog.create("a", &spec()).await.unwrap();
+        *engine.rival.lock().unwrap() = Some(memory.0.clone());
+        catalog.delete("a").await.unwrap();
+        assert_eq!(*engine.deleted.lock().unwrap(), [layout.id, layout.id], "the first mark lost");
+        assert_eq!(catalog.layout("a").await, Err(CatalogError::NotThere("a".to_owned())));
+        assert_eq!(catalog.tend().await, Ok(0));
+    });
+}
+
+#[test]
+fn a_register_with_nothing_to_complete_is_not_read_again_until_it_changes() {
+    run(|catalog, engine| async move {
+        let mut settled = BTreeMap::new();
+        catalog.create("a", &spec()).await.unwrap();
+        assert_eq!(catalog.tend_since(&mut settled).await, Ok(0));
+        assert_eq!(settled.len(), 1);
+        *engine.down.lock().unwrap() = true;
+        assert!(catalog.delete("a").await.is_err());
+        assert!(catalog.tend_since(&mut settled).await.is_err());
+        *engine.down.lock().unwrap() = false;
+        assert_eq!(catalog.tend_since(&mut settled).await, Ok(1));
+        assert_eq!(catalog.is_known("a").await, Ok(true));
+        assert_eq!(catalog.is_known("b").await, Ok(false));
     });
 }

@@ -15,7 +15,9 @@ use atoll_core::{Decode, DecodeError, Encode, Env};
 use super::{
     Keyspace, KeyspaceError, KeyspacePlanError, KeyspaceProvider, KeyspaceSpec, Layout, LayoutState,
 };
-use crate::register::{MAX_NAME_BYTES, MAX_VALUE_BYTES, Nonce, RegisterError, Registers, Version, Written};
+use crate::register::{
+    Listed, MAX_NAME_BYTES, MAX_VALUE_BYTES, Nonce, RegisterError, Registers, Version, Written,
+};
 
 /// The names of the registers of keyspaces start with this.
 pub const REGISTER_PREFIX: &str = "keyspace/";
@@ -58,7 +60,7 @@ pub enum CatalogError {
 }
 
 /// The longest name of a keyspace, in bytes.
-const MAX_KEYSPACE_NAME: usize = 200;
+pub const MAX_KEYSPACE_NAME: usize = 200;
 const _: () = assert!(MAX_KEYSPACE_NAME + REGISTER_PREFIX.len() <= MAX_NAME_BYTES);
 
 /// The keyspaces of a cluster, as one node sees them. Cheap to clone.
@@ -156,19 +158,34 @@ impl Catalog {
         }
     }
 
+    /// Returns whether a keyspace has this name, or had it before it was deleted.
+    pub async fn is_known(&self, name: &str) -> Result<bool, CatalogError> {
+        Ok(self.read(name).await?.1.is_some())
+    }
+
+    /// Returns a handle to the keyspace with this layout. Contacts no server.
+    pub fn open_layout(&self, layout: &Layout) -> Result<Arc<dyn Keyspace>, CatalogError> {
+        Ok(self.provider(&layout.engine)?.open(layout))
+    }
+
     /// Returns a handle to a keyspace.
     pub async fn open(&self, name: &str) -> Result<Arc<dyn Keyspace>, CatalogError> {
         let layout = self.layout(name).await?;
-        Ok(self.provider(&layout.engine)?.open(&layout))
+        self.open_layout(&layout)
     }
 
-    /// Deletes a keyspace, or completes its deletion. It is gone once this returns, and refuses everything from the first step on.
+    /// Deletes a keyspace, or completes its deletion. It is gone once this returns, and refuses everything from the first step on. If
+    /// somebody else deletes it meanwhile and creates another one with its name, the other one stays.
     pub async fn delete(&self, name: &str) -> Result<(), CatalogError> {
+        let mut meant = None;
         loop {
             let (version, now) = self.read(name).await?;
             let Some(mut layout) = now.filter(|layout| layout.state != LayoutState::Deleted) else {
-                return Err(CatalogError::NotThere(name.to_owned()));
+                return if meant.is_some() { Ok(()) } else { Err(CatalogError::NotThere(name.to_owned())) };
             };
+            if *meant.get_or_insert(layout.id) != layout.id {
+                return Ok(());
+            }
             if layout.state == LayoutState::Deleting {
                 return self.finish_delete(name, version, layout).await;
             }
@@ -177,41 +194,87 @@ impl Catalog {
         }
     }
 
-    /// Deletes the replicas of a keyspace that is being deleted, and then marks it as deleted.
-    async fn finish_delete(&self, name: &str, at: Version, mut layout: Layout) -> Result<(), CatalogError> {
-        self.provider(&layout.engine)?.delete(&layout).await?;
-        layout.state = LayoutState::Deleted;
-        // If somebody else has written, then a rival has completed the same deletion.
-        self.write(name, at, &layout).await?;
-        Ok(())
+    /// Deletes the replicas of a keyspace that is being deleted, and then marks it as deleted. If the mark loses against another write,
+    /// the register is read again: it may still say that the keyspace is being deleted.
+    async fn finish_delete(
+        &self,
+        name: &str,
+        mut at: Version,
+        mut layout: Layout,
+    ) -> Result<(), CatalogError> {
+        loop {
+            self.provider(&layout.engine)?.delete(&layout).await?;
+            let mut deleted = layout.clone();
+            deleted.state = LayoutState::Deleted;
+            // Nobody needs to know any more where the other shards were.
+            deleted.shards.truncate(1);
+            if self.write(name, at, &deleted).await? {
+                return Ok(());
+            }
+            match self.read(name).await? {
+                (version, Some(now)) if now.id == layout.id && now.state == LayoutState::Deleting => {
+                    (at, layout) = (version, now);
+                }
+                _ => return Ok(()),
+            }
+        }
     }
 
     /// Lists the names of the keyspaces that are there, in order.
     pub async fn names(&self) -> Result<Vec<String>, CatalogError> {
-        let mut names = Vec::new();
+        Ok(self.layouts().await?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Lists the keyspaces that are there, in the order of their names.
+    pub async fn layouts(&self) -> Result<Vec<(String, Layout)>, CatalogError> {
+        let mut layouts = Vec::new();
         for listed in self.registers.list(REGISTER_PREFIX).await? {
             let Some(name) = listed.name.strip_prefix(REGISTER_PREFIX) else { continue };
             match self.layout(name).await {
-                Ok(_) => names.push(name.to_owned()),
+                Ok(layout) => layouts.push((name.to_owned(), layout)),
                 Err(CatalogError::NotThere(_) | CatalogError::Deleting(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(names)
+        Ok(layouts)
     }
 
-    /// Completes deletions that died half-way. Returns how many it has completed. Call it from time to time on one node.
+    /// Completes deletions that died in the middle. Returns how many it has completed. Call it from time to time on any node.
     pub async fn tend(&self) -> Result<usize, CatalogError> {
-        let mut completed = 0;
-        for listed in self.registers.list(REGISTER_PREFIX).await? {
-            let Some(name) = listed.name.strip_prefix(REGISTER_PREFIX) else { continue };
-            if let (version, Some(layout)) = self.read(name).await?
-                && layout.state == LayoutState::Deleting
-            {
-                self.finish_delete(name, version, layout).await?;
-                completed += 1;
+        self.tend_since(&mut BTreeMap::new()).await
+    }
+
+    /// Like [`Catalog::tend`], but does not read the registers that had nothing to complete at an earlier call with the same `settled` and
+    /// have not changed since. One keyspace that cannot be deleted now does not keep the others waiting.
+    ///
+    /// # Errors
+    /// The first error, after all registers were looked at.
+    pub async fn tend_since(&self, settled: &mut BTreeMap<String, u128>) -> Result<usize, CatalogError> {
+        let listed = self.registers.list(REGISTER_PREFIX).await?;
+        settled.retain(|name, _| listed.iter().any(|l| l.name == *name));
+        let (mut completed, mut failed) = (0, None);
+        for Listed { name: register, mark } in listed {
+            if mark.is_some() && settled.get(&register) == mark.as_ref() {
+                continue;
+            }
+            let Some(name) = register.strip_prefix(REGISTER_PREFIX) else { continue };
+            match self.complete_delete(name).await {
+                Ok(true) => completed += 1,
+                Ok(false) => settled.extend(mark.map(|mark| (register, mark))),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(completed)
+        failed.map_or(Ok(completed), Err)
+    }
+
+    /// Completes the deletion of a keyspace, if it is being deleted. Returns whether it was.
+    async fn complete_delete(&self, name: &str) -> Result<bool, CatalogError> {
+        match self.read(name).await? {
+            (version, Some(layout)) if layout.state == LayoutState::Deleting => {
+                self.finish_delete(name, version, layout).await?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 }

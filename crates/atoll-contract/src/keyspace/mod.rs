@@ -37,7 +37,7 @@ use atoll_core::BoxFuture;
 
 use crate::entry::OpId;
 
-pub use catalog::{Catalog, CatalogError, REGISTER_PREFIX};
+pub use catalog::{Catalog, CatalogError, MAX_KEYSPACE_NAME, REGISTER_PREFIX};
 pub use error::{Happened, KeyspaceError, Unavailability};
 #[cfg(feature = "testing")]
 pub use judge::{Asked, Judge, Told};
