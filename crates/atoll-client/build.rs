@@ -7,7 +7,12 @@ use prost::Message;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(
-        ["atoll/v1/log.proto", "atoll/v1/table.proto", "atoll/v1/database.proto"],
+        [
+            "atoll/v1/log.proto",
+            "atoll/v1/table.proto",
+            "atoll/v1/database.proto",
+            "atoll/keyspace/v1/keyspace.proto",
+        ],
         ["proto"],
     )?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);

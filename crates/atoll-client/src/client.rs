@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::connections::{Connections, Repeat};
 use crate::error::{Error, Failure};
+use crate::keyspaces::Keyspaces;
 use crate::lane::Lane;
 use crate::log::Log;
 use crate::options::Options;
@@ -171,6 +172,11 @@ impl Client {
     /// handle is another client, and it remembers only a limited number of clients.
     pub fn tables(&self) -> Tables {
         Tables::new(self.connections.clone())
+    }
+
+    /// Returns a handle to the keyspaces of the cluster. Contacts no node.
+    pub fn keyspaces(&self) -> Keyspaces {
+        Keyspaces::new(self.connections.clone())
     }
 
     /// Returns health, tails and lag, as the answering node sees them.

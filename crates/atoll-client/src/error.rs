@@ -170,6 +170,8 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
         | Reason::NoSuchLog
         | Reason::NoSuchTable
         | Reason::LogDeleted
+        | Reason::NoSuchKeyspace
+        | Reason::KeyspaceLost
         | Reason::Trimmed
         | Reason::BeyondTail
         | Reason::DiskFull
@@ -183,18 +185,20 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
 fn code(reason: Reason) -> Code {
     match reason {
         Reason::Invalid | Reason::TooLarge => Code::InvalidArgument,
-        Reason::NoSuchLog | Reason::NoSuchTable | Reason::LogDeleted => Code::NotFound,
+        Reason::NoSuchLog | Reason::NoSuchTable | Reason::NoSuchKeyspace | Reason::LogDeleted => {
+            Code::NotFound
+        }
         Reason::Trimmed | Reason::BeyondTail => Code::OutOfRange,
         Reason::Busy | Reason::DiskFull => Code::ResourceExhausted,
         Reason::Unavailable | Reason::StorageFailed | Reason::Stopping => Code::Unavailable,
         Reason::Refused | Reason::Forgotten => Code::FailedPrecondition,
         Reason::Conflict => Code::Aborted,
-        Reason::Damaged => Code::DataLoss,
+        Reason::Damaged | Reason::KeyspaceLost => Code::DataLoss,
         Reason::Abandoned | Reason::Unspecified => Code::Unknown,
     }
 }
 
-const REASONS: [(Reason, &str); 18] = [
+const REASONS: [(Reason, &str); 20] = [
     (Reason::Unspecified, "unspecified"),
     (Reason::Invalid, "invalid"),
     (Reason::TooLarge, "too-large"),
@@ -213,6 +217,8 @@ const REASONS: [(Reason, &str); 18] = [
     (Reason::NoSuchTable, "no-such-table"),
     (Reason::Forgotten, "forgotten"),
     (Reason::LogDeleted, "log-deleted"),
+    (Reason::NoSuchKeyspace, "no-such-keyspace"),
+    (Reason::KeyspaceLost, "keyspace-lost"),
 ];
 
 /// Returns the reason as trailers and `--json` spell it.
@@ -254,7 +260,7 @@ mod tests {
                 reason.as_str_name().trim_start_matches("REASON_").to_lowercase().replace('_', "-");
             assert_eq!(reason_word(reason), expected);
         }
-        assert!(Reason::try_from(18).is_err(), "a new reason needs a word");
+        assert!(Reason::try_from(20).is_err(), "a new reason needs a word");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The Rust client of Atoll, and the protobuf definitions of its public API (`proto/atoll/v1/`).
+//! The Rust client of Atoll, and the protobuf definitions of its public API (`proto/atoll/`).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), atoll_client::Error> {
@@ -24,6 +24,7 @@
 //! | `client.rs` | calls about logs, chains and the cluster |
 //! | `log.rs`, `read.rs` | one log: appends, reads, tail checks, trims |
 //! | `tables.rs` | tables: rows, transactions and ranges |
+//! | `keyspaces.rs` | keyspaces: reads and conditional writes of keys |
 //! | `lane/` | all appends of this client to one log, in order, on one stream, across failures |
 //! | `connections.rs` | the addresses, the one in use, and calls with failover |
 //! | `error.rs` | errors: whether the call happened, why it failed, what to do next; also as gRPC status |
@@ -32,6 +33,7 @@
 mod client;
 mod connections;
 mod error;
+mod keyspaces;
 mod lane;
 mod log;
 mod options;
@@ -47,8 +49,15 @@ pub mod proto {
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/atoll.v1.bin"));
 }
 
+/// The API of keyspaces, as generated from `proto/atoll/keyspace/v1/`. The comments there are the reference.
+#[allow(missing_docs)]
+pub mod keyspace_proto {
+    tonic::include_proto!("atoll.keyspace.v1");
+}
+
 pub use client::Client;
 pub use error::{Error, Failure, Outcome, status};
+pub use keyspaces::{Keys, Keyspace, Keyspaces};
 pub use log::{Appending, Log};
 pub use options::{Options, Tls};
 pub use proto::Reason;

@@ -65,6 +65,8 @@ pub mod since {
     pub const NOT_BELOW: Level = Level(2);
     /// Chains name Loglets of kind striped, and logs have pads.
     pub const STRIPED: Level = Level(2);
+    /// Registers hold layouts of keyspaces, and nodes have replicas of them.
+    pub const KEYSPACES: Level = Level(2);
     /// A LogServer can be asked for the status of specific Loglets.
     pub const STATUS_OF: Level = Level(2);
 }

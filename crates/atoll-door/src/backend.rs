@@ -205,6 +205,11 @@ pub trait Backend: Send + Sync {
     /// Returns the operations for status and membership.
     fn operations(&self) -> Arc<dyn Operations>;
 
+    /// Returns the keyspaces of the cluster, if this node serves them.
+    fn keyspaces(&self) -> Option<Arc<dyn crate::keyspaces::KeyspaceBackend>> {
+        None
+    }
+
     /// Returns the database, if it is open on this node.
     fn database(&self) -> Option<atoll_db::Database> {
         None

@@ -10,6 +10,7 @@ use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId
 use atoll_db::ReplicaRole;
 use atoll_log::virtual_log::Options as LogOptions;
 
+use crate::keyspaces::Keyspaces;
 use crate::logs::Logs;
 use crate::members::change::{ChangeError, Changes};
 use crate::members::cluster::NodeCluster;
@@ -94,6 +95,8 @@ pub struct NodeParts {
     pub registers: Arc<dyn ClusterRegisters>,
     /// The virtual logs.
     pub logs: Logs,
+    /// The keyspaces.
+    pub keyspaces: Keyspaces,
     /// The database, once it is open.
     pub database: DatabaseCell,
     /// The guardian, which carries out the policy.
@@ -130,12 +133,13 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         look_every: options.timings.patrol_every,
     };
     let mut registry = Registry::new();
-    let (mut all_registers, mut procedures) = (Vec::new(), Vec::new());
+    let (mut all_registers, mut procedures, mut engines) = (Vec::new(), Vec::new(), Vec::new());
     for protocol in options.protocols.iter() {
         let installed = protocol.install(&mut core, &host);
         registry = installed.loglets.into_iter().fold(registry, Registry::with);
         all_registers.extend(installed.registers);
         procedures.extend(installed.procedures);
+        engines.extend(installed.keyspaces);
     }
     host.kinds.fill(&registry);
     let registers = match <[_; 1]>::try_from(all_registers) {
@@ -156,6 +160,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
     let first_kind = options.protocols.first_choice(founders).map(str::to_owned);
     let log_options = LogOptions { first_kind, ..options.log.clone() };
     let logs = Logs::new(env.clone(), registers.clone(), registry, log_options, members.changed.clone());
+    let keyspaces = Keyspaces::new(env.clone(), registers.clone(), engines);
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
     let changes = Changes::new(env.clone(), registers.register(REGISTER), members.clone());
     cluster.settle(changes.clone());
@@ -166,6 +171,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         members,
         registers,
         logs,
+        keyspaces,
         database,
         guardian,
         changes,
@@ -204,6 +210,7 @@ impl NodeParts {
         self.env.spawn("back_fill", Box::pin(filler.run()));
         let collector = Collector { env: self.env.clone(), logs: self.logs.clone(), every };
         self.env.spawn("collect", Box::pin(collector.run()));
+        self.env.spawn("keyspaces.tend", Box::pin(self.keyspaces.clone().tend(every)));
         self.keep_joined().await;
     }
 

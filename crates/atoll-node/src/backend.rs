@@ -13,6 +13,7 @@ use atoll_core::{Env, NodeId, Ticket};
 use atoll_door::backend::{
     Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,
 };
+use atoll_door::keyspaces::KeyspaceBackend;
 use atoll_log::virtual_log::{
     LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, TrimError,
     VersionedChain, VirtualLog,
@@ -20,6 +21,8 @@ use atoll_log::virtual_log::{
 use tokio::time::timeout;
 
 use crate::duties::duties;
+use crate::keyspace_door::KeyspaceDoor;
+use crate::keyspaces::Keyspaces;
 use crate::logs::{Logs, OpenError};
 use crate::members::change::Changes;
 use crate::members::table::MemberTable;
@@ -35,6 +38,7 @@ pub struct NodeBackend {
     logs: Logs,
     named: Named,
     operations: Arc<dyn Operations>,
+    keyspaces: Option<Keyspaces>,
     database: DatabaseCell,
 }
 
@@ -44,7 +48,14 @@ impl NodeBackend {
         // Client id 0 is reserved for the log.
         let client = ClientId(env.random().max(1));
         let named = Named { env: env.clone(), changes, registry: logs.registry().clone() };
-        NodeBackend { node: env.node(), client, logs, named, operations, database: DatabaseCell::default() }
+        let (node, database) = (env.node(), DatabaseCell::default());
+        NodeBackend { node, client, logs, named, operations, keyspaces: None, database }
+    }
+
+    /// Sets the keyspaces.
+    #[must_use]
+    pub fn with_keyspaces(self, keyspaces: Keyspaces) -> Self {
+        NodeBackend { keyspaces: Some(keyspaces), ..self }
     }
 
     /// Sets the cell that holds the database once it is open.
@@ -197,6 +208,10 @@ impl Backend for NodeBackend {
 
     fn operations(&self) -> Arc<dyn Operations> {
         self.operations.clone()
+    }
+
+    fn keyspaces(&self) -> Option<Arc<dyn KeyspaceBackend>> {
+        self.keyspaces.clone().map(|all| Arc::new(KeyspaceDoor(all)) as Arc<dyn KeyspaceBackend>)
     }
 
     fn database(&self) -> Option<atoll_db::Database> {

@@ -15,6 +15,7 @@
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | which nodes are members, and which are up |
 //! | `logs.rs` | the virtual logs that this node knows |
+//! | `keyspaces.rs`, `keyspace_door.rs` | the keyspaces of the cluster; what the doors see of them |
 //! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
 //! | `mutants.rs` | known bugs that tests switch on |
@@ -30,6 +31,8 @@ mod door_view;
 mod duties;
 pub mod figures;
 pub mod host;
+mod keyspace_door;
+pub mod keyspaces;
 pub mod logs;
 pub mod members;
 pub mod mutants;

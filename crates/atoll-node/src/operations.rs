@@ -295,8 +295,13 @@ fn reply(parts: &NodeParts, node: NodeId, changed: bool) -> proto::NodeReply {
 }
 
 /// Marks the node as draining, then waits until it holds nothing: no readable entries, no sequencer, no registers. If that takes too long,
-/// the outcome is unknown: the mark stays and the work continues.
+/// the outcome is unknown: the mark stays and the work continues. A node with replicas of keyspaces is refused, because nothing moves them.
 async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refusal> {
+    if let Some(replicas) = parts.keyspaces.held_by(node).await {
+        let words = format!("node {node} holds {replicas}, and replicas of keyspaces are not moved yet");
+        let next = "keep the node, or delete these keyspaces first (`atoll kv describe` shows their nodes)";
+        return Err(Refusal::no(Reason::Refused, words, next));
+    }
     let (_, changed) = parts.changes.drain(node).await.map_err(|e| refusal(&e))?;
     let until = parts.env.now().after(DRAIN_WITHIN);
     let mut look_afresh = parts.env.now();
@@ -322,12 +327,15 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
     }
 }
 
-/// Describes what a node still holds of the registers or of any log, according to chains that this call reads afresh. None if it holds
+/// Describes what a node still holds of the registers, of keyspaces or of any log, according to chains that this call reads afresh. None if it holds
 /// nothing.
 async fn left_afresh(parts: &NodeParts, node: NodeId) -> Option<String> {
-    match registers_left(parts, node) {
+    if let Some(registers) = registers_left(parts, node) {
+        return Some(registers);
+    }
+    match parts.keyspaces.held_by(node).await {
         None => survey::held_afresh(&parts.env, &parts.logs, node).await,
-        registers => registers,
+        replicas => replicas,
     }
 }
 

@@ -365,8 +365,10 @@ impl SharedListeners {
         let SharedListeners { grpc, tls, connections, metrics } = self;
         let operations = Arc::new(NodeOperations::new(parts.clone()));
         let (env, logs, changes) = (parts.env.clone(), parts.logs.clone(), parts.changes.clone());
-        let backend =
-            Arc::new(NodeBackend::new(env, logs, changes, operations).with_database(parts.database.clone()));
+        let backend = NodeBackend::new(env, logs, changes, operations)
+            .with_keyspaces(parts.keyspaces.clone())
+            .with_database(parts.database.clone());
+        let backend = Arc::new(backend);
         let services = services_of(doors, backend, Limits::default().with_connections(connections));
         let figures = doors.iter().filter_map(|door| door.figures()).collect();
         let figures = NodeFigures::start(handle.clone(), parts.clone(), figures);

@@ -1,0 +1,252 @@
+//! Keyspaces: their layouts, and reads and writes of their keys.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::timeout;
+use tonic::{Streaming, transport::Channel};
+
+use crate::connections::{Connections, Repeat};
+use crate::error::{Error, Failure, parse};
+use crate::keyspace_proto as proto;
+use crate::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;
+use crate::lane::random_client;
+use crate::proto::Reason;
+
+/// The maximum length of a message that a node sends, in bytes.
+const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
+/// Creating or deleting a keyspace may have to wait for nodes that do not answer.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The number of keys whose floors a handle remembers.
+const MAX_FLOORS: usize = 16 * 1024;
+
+/// The keyspaces of a cluster. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Keyspaces {
+    connections: Arc<Connections>,
+}
+
+fn client(channel: Channel) -> KeyspaceServiceClient<Channel> {
+    KeyspaceServiceClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES)
+}
+
+/// Performs a call.
+macro_rules! call {
+    ($self:ident, $repeat:expr, $within:expr, $method:ident, $request:expr) => {{
+        let request = $request;
+        $self
+            .connections
+            .call($repeat, $within, |channel| {
+                let request = request.clone();
+                async move { client(channel).$method(request).await }
+            })
+            .await
+    }};
+}
+
+impl Keyspaces {
+    pub(crate) fn new(connections: Arc<Connections>) -> Self {
+        Keyspaces { connections }
+    }
+
+    /// Creates a keyspace, and returns where it is. After [`Error::Unknown`] it may exist; [`Keyspaces::describe`] shows whether it does.
+    pub async fn create(&self, request: proto::CreateKeyspaceRequest) -> Result<proto::Keyspace, Error> {
+        call!(self, Repeat::Once, CHANGE_TIMEOUT, create_keyspace, request)
+    }
+
+    /// Returns the names of all keyspaces, in order.
+    pub async fn list(&self) -> Result<Vec<String>, Error> {
+        let within = self.connections.options.attempt_timeout;
+        let request = proto::ListKeyspacesRequest {};
+        Ok(call!(self, Repeat::Idempotent, within, list_keyspaces, request)?.names)
+    }
+
+    /// Returns the engine of a keyspace, and where it is.
+    pub async fn describe(&self, name: &str) -> Result<proto::Keyspace, Error> {
+        let within = self.connections.options.attempt_timeout;
+        let request = proto::DescribeKeyspaceRequest { name: name.to_owned() };
+        call!(self, Repeat::Idempotent, within, describe_keyspace, request)
+    }
+
+    /// Deletes a keyspace and all its keys.
+    ///
+    /// # Errors
+    /// After [`Error::Unknown`] it may be deleted, or may still be deleted. The call is not repeated then, because it names the keyspace
+    /// by its name alone: it would delete one that somebody has created since the first attempt.
+    pub async fn delete(&self, name: &str) -> Result<(), Error> {
+        let request = proto::DeleteKeyspaceRequest { name: name.to_owned() };
+        call!(self, Repeat::Once, CHANGE_TIMEOUT, delete_keyspace, request).map(drop)
+    }
+
+    /// Returns a handle to the keys of a keyspace. Contacts no node.
+    pub fn open(&self, name: &str) -> Keyspace {
+        Keyspace(Arc::new(Inner {
+            connections: self.connections.clone(),
+            name: name.to_owned(),
+            client: random_client(),
+            seq: AtomicU64::new(0),
+            floors: Mutex::default(),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    connections: Arc<Connections>,
+    name: String,
+    client: u64,
+    seq: AtomicU64,
+    /// Lower bounds for writes, by key: what the last reply for the key said.
+    floors: Mutex<BTreeMap<Bytes, u64>>,
+}
+
+/// The keys of one keyspace. Cheap to clone; all clones are one client. A write that returns `Ok` was done at most once, however often it
+/// was sent; an error says whether it happened.
+#[derive(Clone, Debug)]
+pub struct Keyspace(Arc<Inner>);
+
+impl Inner {
+    fn floor(&self, key: &Bytes) -> u64 {
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or(0)
+    }
+
+    fn saw_floor(&self, key: &Bytes, floor: u64) {
+        let mut floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a floor, a write is still done at most once. Only more of the repeats are refused.
+        if floors.len() >= MAX_FLOORS {
+            floors.clear();
+        }
+        let known = floors.entry(key.clone()).or_default();
+        *known = floor.max(*known);
+    }
+
+    fn next_name(&self, key: &Bytes) -> proto::WriteName {
+        let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
+        proto::WriteName { client: self.client, seq, again: false, floor: self.floor(key) }
+    }
+}
+
+impl Keyspace {
+    /// Returns the name of the keyspace.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Reads keys, 256 at most. Each read is linearizable; together they are no snapshot. Returns None for a key that does not exist.
+    pub async fn get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<proto::Held>>, Error> {
+        let me = &*self.0;
+        let request = proto::GetRequest { keyspace: me.name.clone(), keys: keys.clone() };
+        let within = me.connections.options.attempt_timeout;
+        let reply = call!(me, Repeat::Idempotent, within, get, request)?;
+        keys.iter().zip(&reply.found).for_each(|(key, found)| me.saw_floor(key, found.floor));
+        Ok(reply.found.into_iter().map(|found| found.held).collect())
+    }
+
+    /// Writes a value if the condition holds. `None` is no condition.
+    pub async fn put(
+        &self,
+        key: Bytes,
+        value: Bytes,
+        condition: Option<proto::condition::What>,
+    ) -> Result<proto::WriteReply, Error> {
+        let me = &*self.0;
+        let condition = condition.map(|what| proto::Condition { what: Some(what) });
+        let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
+        let request = proto::PutRequest { keyspace, write, key: key.clone(), value, condition };
+        let attempts = AtomicU64::new(0);
+        let reply =
+            me.connections.call(Repeat::Idempotent, me.connections.options.attempt_timeout, |channel| {
+                let mut request = request.clone();
+                request.write = again(request.write, &attempts);
+                async move { client(channel).put(request).await }
+            });
+        me.wrote(&key, reply.await)
+    }
+
+    /// Deletes a key if the condition holds. `None` is no condition.
+    pub async fn delete(
+        &self,
+        key: Bytes,
+        condition: Option<proto::condition::What>,
+    ) -> Result<proto::WriteReply, Error> {
+        let me = &*self.0;
+        let condition = condition.map(|what| proto::Condition { what: Some(what) });
+        let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
+        let request = proto::DeleteRequest { keyspace, write, key: key.clone(), condition };
+        let attempts = AtomicU64::new(0);
+        let reply =
+            me.connections.call(Repeat::Idempotent, me.connections.options.attempt_timeout, |channel| {
+                let mut request = request.clone();
+                request.write = again(request.write, &attempts);
+                async move { client(channel).delete(request).await }
+            });
+        me.wrote(&key, reply.await)
+    }
+
+    /// Lists keys in order. If the node fails before it begins to answer, another one is asked.
+    pub async fn keys(&self, prefix: Bytes, after: Bytes, limit: u64) -> Result<Keys, Error> {
+        let me = &*self.0;
+        let request = proto::KeysRequest { keyspace: me.name.clone(), prefix, after, limit };
+        let within = me.connections.options.attempt_timeout;
+        let stream = call!(me, Repeat::Idempotent, within, keys, request)?;
+        Ok(Keys { stream, within: me.connections.options.operation_timeout })
+    }
+}
+
+impl Inner {
+    fn wrote(
+        &self,
+        key: &Bytes,
+        reply: Result<proto::WriteReply, Error>,
+    ) -> Result<proto::WriteReply, Error> {
+        if let Ok(reply) = &reply {
+            self.saw_floor(key, reply.floor);
+        }
+        reply
+    }
+}
+
+/// Returns the name of a write for the next attempt.
+fn again(name: Option<proto::WriteName>, attempts: &AtomicU64) -> Option<proto::WriteName> {
+    let again = attempts.fetch_add(1, Ordering::Relaxed) > 0;
+    name.map(|name| proto::WriteName { again, ..name })
+}
+
+/// Keys, as they arrive.
+#[derive(Debug)]
+pub struct Keys {
+    stream: Streaming<proto::KeysReply>,
+    within: Duration,
+}
+
+impl Keys {
+    /// Returns the next keys, or None at the end. After an error, continue with a new listing after the last key.
+    pub async fn next(&mut self) -> Result<Option<Vec<proto::keys_reply::Key>>, Error> {
+        match timeout(self.within, self.stream.message()).await {
+            Ok(Ok(reply)) => Ok(reply.map(|reply| reply.keys)),
+            Ok(Err(status)) => Err(Error::DidNotHappen(parse(&status).1)),
+            Err(_) => {
+                let words = "the node sends no more keys";
+                Err(Error::DidNotHappen(Failure::new(Reason::Unavailable, words, "begin after the last key")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_attempt_of_a_write_is_a_new_one() {
+        let attempts = AtomicU64::new(0);
+        let name = proto::WriteName { client: 1, seq: 2, again: false, floor: 3 };
+        assert_eq!(again(Some(name), &attempts), Some(name));
+        for _ in 0..2 {
+            assert_eq!(again(Some(name), &attempts), Some(proto::WriteName { again: true, ..name }));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The keyspaces of the cluster, as this node serves them to its doors. It creates and deletes them, keeps handles to those in use, and
+//! completes deletions that died in the middle.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_contract::OpId;
+use atoll_contract::keyspace::{
+    Attempt, Catalog, CatalogError, Change, Changed, Floor, Guard, Held, Keyspace, KeyspaceError, KeyspaceId,
+    KeyspaceProvider, KeyspaceSpec, Layout, ListFrom, Page, Unavailability,
+};
+use atoll_contract::register::Registers;
+use atoll_core::level::since;
+use atoll_core::sync::lock;
+use atoll_core::testing::hit;
+use atoll_core::{BoxFuture, Env, Level, NodeId};
+use bytes::Bytes;
+
+/// The maximum number of keyspaces in a cluster. Each costs every node a look at its register from time to time.
+pub const MAX_KEYSPACES: usize = 128;
+/// The maximum number of names that keyspaces have, or have had. The register of a deleted one is kept, because a replica that was away
+/// must not find that its keyspace never existed.
+const MAX_NAMES: usize = 1024;
+/// The maximum number of handles that a node keeps open.
+const MAX_OPEN: usize = 256;
+/// How long to wait for the layouts of all keyspaces.
+const READ: Duration = Duration::from_secs(5);
+/// Rounds that look for deletions to complete are this many times less frequent than patrols.
+const RARER: u32 = 5;
+
+/// Why an operation on a keyspace failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyspacesError {
+    /// The keyspace was not created, found or deleted.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The operation on its keys failed.
+    #[error(transparent)]
+    Keys(#[from] KeyspaceError),
+    /// There are as many keyspaces as a cluster may have. Nothing was changed.
+    #[error("there are {0} keyspaces, and a cluster has at most {MAX_KEYSPACES}")]
+    TooMany(usize),
+    /// There were as many names as a cluster remembers. Nothing was changed.
+    #[error("keyspaces had {0} different names, and a cluster remembers at most {MAX_NAMES}")]
+    TooManyNames(usize),
+    /// Not all members can read layouts of keyspaces. Nothing was changed.
+    #[error("keyspaces need feature level {needed}, and the cluster is at level {active}")]
+    Level {
+        /// The level from which keyspaces may be created.
+        needed: Level,
+        /// The level of the cluster.
+        active: Level,
+    },
+}
+
+/// An open keyspace.
+#[derive(Clone)]
+struct Open {
+    id: KeyspaceId,
+    epoch: u64,
+    keys: Arc<dyn Keyspace>,
+}
+
+struct Inner {
+    env: Env,
+    registers: Arc<dyn Registers>,
+    catalog: Catalog,
+    /// The engine of a new keyspace if nobody requests one.
+    first_engine: Option<&'static str>,
+    open: Mutex<BTreeMap<String, Open>>,
+}
+
+/// See the module documentation. Clones are cheap. The methods are procedures: call them within one of the node.
+#[derive(Clone)]
+pub struct Keyspaces(Arc<Inner>);
+
+impl std::fmt::Debug for Keyspaces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyspaces").field("catalog", &self.0.catalog).finish_non_exhaustive()
+    }
+}
+
+impl Keyspaces {
+    /// Returns the keyspaces in these registers, of these engines.
+    pub fn new(env: Env, registers: Arc<dyn Registers>, providers: Vec<Arc<dyn KeyspaceProvider>>) -> Self {
+        let first_engine = providers.first().map(|provider| provider.engine());
+        let catalog = Catalog::new(env.clone(), registers.clone(), providers);
+        Keyspaces(Arc::new(Inner { env, registers, catalog, first_engine, open: Mutex::default() }))
+    }
+
+    /// Returns the executor on which the methods run.
+    pub fn env(&self) -> &Env {
+        &self.0.env
+    }
+
+    /// Creates a keyspace. An empty engine is the first one of the node.
+    pub async fn create(&self, name: &str, mut spec: KeyspaceSpec) -> Result<Layout, KeyspacesError> {
+        let levels = self.0.env.levels();
+        if !levels.allows(since::KEYSPACES) {
+            return Err(KeyspacesError::Level { needed: since::KEYSPACES, active: levels.active() });
+        }
+        if spec.engine.is_empty() {
+            spec.engine = self.0.first_engine.unwrap_or_default().to_owned();
+        }
+        let listed = self.0.registers.list(atoll_contract::keyspace::REGISTER_PREFIX).await;
+        let names = listed.map_err(CatalogError::Register)?.len();
+        // Deleted keyspaces count only towards the names.
+        if names >= MAX_KEYSPACES {
+            let there = self.0.catalog.names().await?.len();
+            if there >= MAX_KEYSPACES {
+                return Err(KeyspacesError::TooMany(there));
+            }
+        }
+        if names >= MAX_NAMES && !self.0.catalog.is_known(name).await? {
+            return Err(KeyspacesError::TooManyNames(names));
+        }
+        Ok(self.0.catalog.create(name, &spec).await?)
+    }
+
+    /// Returns the names of all keyspaces, in order.
+    pub async fn names(&self) -> Result<Vec<String>, KeyspacesError> {
+        Ok(self.0.catalog.names().await?)
+    }
+
+    /// Returns the layout of a keyspace.
+    pub async fn layout(&self, name: &str) -> Result<Layout, KeyspacesError> {
+        Ok(self.0.catalog.layout(name).await?)
+    }
+
+    /// Describes what a node holds of keyspaces, according to layouts that this call reads. None if it holds nothing. Layouts that cannot
+    /// be read count as holding something.
+    pub async fn held_by(&self, node: NodeId) -> Option<String> {
+        let layouts = match self.0.env.within(READ, self.0.catalog.layouts()).await {
+            Ok(Ok(layouts)) => layouts,
+            _ => return Some("replicas of keyspaces, maybe: their layouts could not be read".to_owned()),
+        };
+        let mut held = layouts.iter().filter(|(_, layout)| layout.nodes().contains(&node));
+        let (name, _) = held.next()?;
+        Some(format!("replicas of {} keyspaces, {name:?} among them", held.count() + 1))
+    }
+
+    /// Deletes a keyspace.
+    pub async fn delete(&self, name: &str) -> Result<(), KeyspacesError> {
+        let deleted = self.0.catalog.delete(name).await;
+        lock(&self.0.open).remove(name);
+        Ok(deleted?)
+    }
+
+    /// Reads keys. Returns a floor for later writes with each of them.
+    pub async fn get(
+        &self,
+        name: &str,
+        keys: Vec<Bytes>,
+    ) -> Result<Vec<(Option<Held>, Floor)>, KeyspacesError> {
+        self.with(name, |keyspace| {
+            let keys = keys.clone();
+            Box::pin(async move {
+                let found = keyspace.get_many(keys.clone()).await?;
+                Ok(found.into_iter().zip(&keys).map(|(held, key)| (held, keyspace.floor(key))).collect())
+            })
+        })
+        .await
+    }
+
+    /// Changes a key if a condition holds. Returns a floor for later writes of this key, too.
+    pub async fn write(
+        &self,
+        name: &str,
+        (op, attempt): (OpId, Attempt),
+        key: Bytes,
+        guard: Guard,
+        change: Change,
+    ) -> Result<(Changed, Floor), KeyspacesError> {
+        self.with(name, |keyspace| {
+            let (key, guard, change) = (key.clone(), guard.clone(), change.clone());
+            Box::pin(async move {
+                let changed = keyspace.write(op, attempt, key.clone(), guard, change).await?;
+                Ok((changed, keyspace.floor(&key)))
+            })
+        })
+        .await
+    }
+
+    /// Lists a page of keys.
+    pub async fn page(&self, name: &str, from: ListFrom) -> Result<Page, KeyspacesError> {
+        self.with(name, |keyspace| {
+            let from = from.clone();
+            Box::pin(async move { keyspace.list(from).await })
+        })
+        .await
+    }
+
+    /// Performs an operation on the keys of a keyspace. An open handle may belong to a keyspace that was deleted, and another one may have
+    /// its name by now. So the layout is read again if the operation fails, and the operation is done on the new keyspace if it certainly
+    /// was not done on the old one.
+    async fn with<T>(
+        &self,
+        name: &str,
+        f: impl Fn(Arc<dyn Keyspace>) -> BoxFuture<'static, Result<T, KeyspaceError>>,
+    ) -> Result<T, KeyspacesError> {
+        let open = self.open(name).await?;
+        let error = match f(open.keys.clone()).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let suspicious = matches!(
+            error,
+            KeyspaceError::NotDone(
+                Unavailability::Gone | Unavailability::NoQuorum | Unavailability::LostMajority
+            )
+        );
+        if !suspicious {
+            return Err(error.into());
+        }
+        let layout = match self.0.catalog.layout(name).await {
+            Ok(layout) => layout,
+            Err(gone @ (CatalogError::NotThere(_) | CatalogError::Deleting(_))) => {
+                lock(&self.0.open).remove(name);
+                return Err(gone.into());
+            }
+            // The first error says more.
+            Err(_) => return Err(error.into()),
+        };
+        if (layout.id, layout.epoch) == (open.id, open.epoch) {
+            return Err(error.into());
+        }
+        hit("keyspaces.opened_again");
+        let newer = self.adopt(name, &layout)?;
+        Ok(f(newer.keys).await?)
+    }
+
+    async fn open(&self, name: &str) -> Result<Open, KeyspacesError> {
+        if let Some(open) = lock(&self.0.open).get(name) {
+            return Ok(open.clone());
+        }
+        let layout = self.0.catalog.layout(name).await?;
+        self.adopt(name, &layout)
+    }
+
+    /// Opens a keyspace and keeps the handle.
+    fn adopt(&self, name: &str, layout: &Layout) -> Result<Open, KeyspacesError> {
+        let opened = Open { id: layout.id, epoch: layout.epoch, keys: self.0.catalog.open_layout(layout)? };
+        let mut open = lock(&self.0.open);
+        if open.len() >= MAX_OPEN && !open.contains_key(name) {
+            // The handles only remember leaders and floors, so any of them can be given up.
+            open.pop_first();
+        }
+        open.insert(name.to_owned(), opened.clone());
+        Ok(opened)
+    }
+
+    /// Completes deletions that died in the middle, until the node stops. Every node does it: the steps are idempotent.
+    pub async fn tend(self, every: Duration) {
+        let mut settled = BTreeMap::new();
+        loop {
+            self.0.env.sleep(self.0.env.jitter(every * RARER)).await;
+            if let Ok(1..) = self.0.catalog.tend_since(&mut settled).await {
+                hit("keyspaces.deletion_completed");
+            }
+        }
+    }
+}

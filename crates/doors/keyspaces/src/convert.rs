@@ -1,0 +1,180 @@
+//! Converts messages to the terms of the contract and back, and checks the limits of requests.
+
+use atoll_client::Reason;
+use atoll_client::keyspace_proto as proto;
+use atoll_client::keyspace_proto::condition::What;
+use atoll_contract::keyspace::{
+    Attempt, Changed, Durability, Floor, Guard, Held, KeyVersion, KeyspaceSpec, Layout, ShardPlacement,
+};
+use atoll_contract::{ClientId, OpId};
+use atoll_core::NodeId;
+use atoll_door::Refusal;
+use atoll_door::keyspaces::{Found, MAX_KEYS, MAX_KEYSPACE_NAME, Wrote};
+use atoll_door::limits::{MAX_NODES, check_list, check_text};
+use bytes::Bytes;
+
+/// The longest name of an engine or an option, and the longest value of an option, in bytes.
+const MAX_WORD: usize = 80;
+/// The maximum number of options of a new keyspace.
+const MAX_OPTIONS: usize = 32;
+/// No engine has longer keys. Engines check their own, smaller limits.
+const MAX_KEY_BYTES: usize = 64 * 1024;
+/// The maximum number of buckets in all shards of a keyspace: each costs memory and work on its replicas even if it is empty.
+const MAX_ALL_BUCKETS: u64 = 262_144;
+
+pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
+    check_text("the name of a keyspace", name, MAX_KEYSPACE_NAME)
+}
+
+pub(crate) fn check_keys(keys: &[Bytes]) -> Result<(), Refusal> {
+    check_list("keys", keys.len(), MAX_KEYS)?;
+    match keys.iter().map(Bytes::len).max() {
+        Some(bytes) if bytes > MAX_KEY_BYTES => {
+            let words = format!("a key of {bytes} bytes; at most {MAX_KEY_BYTES} are allowed");
+            Err(Refusal::no(Reason::TooLarge, words, ""))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns what the request requires of a new keyspace.
+pub(crate) fn spec(request: proto::CreateKeyspaceRequest) -> Result<KeyspaceSpec, Refusal> {
+    let durability = match request.durability() {
+        proto::Durability::Disk => Durability::Disk,
+        proto::Durability::Memory => Durability::Memory,
+        proto::Durability::Unspecified => {
+            let next = "set it to DURABILITY_DISK or DURABILITY_MEMORY";
+            return Err(Refusal::no(Reason::Invalid, "the durability is missing or unknown", next));
+        }
+    };
+    check_text("the name of an engine", &request.engine, MAX_WORD)?;
+    check_list("nodes of a keyspace", request.nodes.len(), MAX_NODES)?;
+    check_list("options of a keyspace", request.options.len(), MAX_OPTIONS)?;
+    for (name, value) in &request.options {
+        check_text("the name of an option", name, MAX_WORD)?;
+        check_text("the value of an option", value, MAX_WORD)?;
+    }
+    let all = u64::from(request.shards.unwrap_or(1)) * u64::from(request.buckets.unwrap_or(1));
+    if all > MAX_ALL_BUCKETS {
+        let words = format!("{all} buckets in all shards together; at most {MAX_ALL_BUCKETS} are allowed");
+        return Err(Refusal::no(Reason::TooLarge, words, "use fewer shards, or fewer buckets for each"));
+    }
+    Ok(KeyspaceSpec {
+        engine: request.engine,
+        durability,
+        replicas: request.replicas,
+        shards: request.shards,
+        buckets: request.buckets,
+        nodes: request.nodes.into_iter().map(NodeId).collect(),
+        options: request.options.into_iter().collect(),
+    })
+}
+
+/// Returns the name of a write and whether it was sent before. None if the node should choose a name.
+pub(crate) fn write_name(name: Option<proto::WriteName>) -> Result<Option<(OpId, Attempt)>, Refusal> {
+    let Some(name) = name else { return Ok(None) };
+    if name.client == 0 {
+        return Err(Refusal::no(Reason::Invalid, "the client of a write is 0", "draw one at random"));
+    }
+    let attempt = if name.again { Attempt::Again(Floor(name.floor)) } else { Attempt::First };
+    Ok(Some((OpId { client: ClientId(name.client), seq: name.seq }, attempt)))
+}
+
+/// Returns the condition of a write.
+pub(crate) fn guard(condition: Option<proto::Condition>) -> Result<Guard, Refusal> {
+    let invalid = |words: &str| Err(Refusal::no(Reason::Invalid, words, ""));
+    Ok(match condition.map(|condition| condition.what) {
+        None => Guard::Always,
+        // A newer client may have set a condition that this program does not know.
+        Some(None) => return invalid("a condition that says nothing, or that this node does not know"),
+        Some(Some(What::Absent(true))) => Guard::Absent,
+        Some(Some(What::Present(true))) => Guard::Present,
+        Some(Some(What::Absent(false) | What::Present(false))) => {
+            return invalid("`absent` and `present` must be true if they are set");
+        }
+        Some(Some(What::Version(version))) => Guard::Version(KeyVersion(version)),
+        Some(Some(What::Value(value))) => Guard::Value(value),
+    })
+}
+
+fn held(held: Held) -> proto::Held {
+    proto::Held { version: held.version.0, value: held.value }
+}
+
+pub(crate) fn found(found: Found) -> proto::get_reply::Found {
+    proto::get_reply::Found { held: found.held.map(held), floor: found.floor.0 }
+}
+
+pub(crate) fn wrote(wrote: Wrote) -> proto::WriteReply {
+    let floor = wrote.floor.0;
+    match wrote.changed {
+        Changed::Done(version) => proto::WriteReply { done: true, version: version.0, current: None, floor },
+        Changed::Not(current) => {
+            proto::WriteReply { done: false, version: 0, current: current.map(held), floor }
+        }
+    }
+}
+
+pub(crate) fn keyspace(name: String, layout: &Layout) -> proto::Keyspace {
+    let shard = |shard: &ShardPlacement| proto::Shard {
+        nodes: shard.replicas.iter().map(|replica| replica.node.0).collect(),
+    };
+    let durability = match layout.durability {
+        Durability::Disk => proto::Durability::Disk,
+        Durability::Memory => proto::Durability::Memory,
+    };
+    proto::Keyspace {
+        name,
+        engine: layout.engine.clone(),
+        durability: durability.into(),
+        id: layout.id.to_string(),
+        epoch: layout.epoch,
+        buckets: layout.buckets,
+        shards: layout.shards.iter().map(shard).collect(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_requests_are_refused_before_anything_is_done() {
+        let good = proto::CreateKeyspaceRequest {
+            name: "locks".into(),
+            durability: proto::Durability::Memory.into(),
+            shards: Some(256),
+            buckets: Some(64),
+            ..Default::default()
+        };
+        let made = spec(good.clone()).unwrap();
+        assert_eq!((made.shards, made.durability), (Some(256), Durability::Memory));
+        let reason = |request| spec(request).unwrap_err().failure.reason;
+        let unspecified = proto::CreateKeyspaceRequest { durability: 0, ..good.clone() };
+        assert_eq!(reason(unspecified), Reason::Invalid);
+        let many = proto::CreateKeyspaceRequest { buckets: Some(u32::MAX), ..good.clone() };
+        assert_eq!(reason(many), Reason::TooLarge);
+        let nodes = proto::CreateKeyspaceRequest { nodes: vec![1; MAX_NODES + 1], ..good.clone() };
+        assert_eq!(reason(nodes), Reason::TooLarge);
+        let engine = proto::CreateKeyspaceRequest { engine: "e".repeat(MAX_WORD + 1), ..good };
+        assert_eq!(reason(engine), Reason::TooLarge);
+        assert!(check_keys(&vec![Bytes::from_static(b"k"); MAX_KEYS + 1]).is_err());
+        assert!(check_keys(&[Bytes::from(vec![0; MAX_KEY_BYTES + 1])]).is_err());
+        assert!(check_name(&"n".repeat(MAX_KEYSPACE_NAME + 1)).is_err());
+    }
+
+    #[test]
+    fn conditions_and_names_are_read() {
+        let of = |what| guard(Some(proto::Condition { what }));
+        assert_eq!(guard(None), Ok(Guard::Always));
+        assert_eq!(of(Some(What::Absent(true))), Ok(Guard::Absent));
+        assert_eq!(of(Some(What::Version(7))), Ok(Guard::Version(KeyVersion(7))));
+        assert!(of(None).is_err() && of(Some(What::Present(false))).is_err());
+        let name = proto::WriteName { client: 3, seq: 4, again: true, floor: 9 };
+        let op = OpId { client: ClientId(3), seq: 4 };
+        assert_eq!(write_name(Some(name)), Ok(Some((op, Attempt::Again(Floor(9))))));
+        assert!(write_name(Some(proto::WriteName { client: 0, ..name })).is_err());
+        assert_eq!(write_name(None), Ok(None));
+    }
+}

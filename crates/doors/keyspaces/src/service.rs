@@ -1,0 +1,134 @@
+//! The keyspace service.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use atoll_client::Reason;
+use atoll_client::keyspace_proto as proto;
+use atoll_client::keyspace_proto::keyspace_service_server::KeyspaceService;
+use atoll_contract::keyspace::Change;
+use atoll_door::Refusal;
+use atoll_door::grpc::{AnswerRoom, Shared};
+use atoll_door::keyspaces::{KeyWrite, KeyspaceBackend};
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use crate::{convert, keys};
+
+/// The maximum number of listings that a node streams at a time.
+const MAX_LISTINGS: usize = 16;
+
+/// The keyspace service of this node.
+pub(crate) struct KeyspaceApi {
+    shared: Shared,
+    listings: Arc<Semaphore>,
+}
+
+impl KeyspaceApi {
+    pub(crate) fn new(shared: Shared) -> Self {
+        KeyspaceApi { shared, listings: Arc::new(Semaphore::new(MAX_LISTINGS)) }
+    }
+
+    fn keyspaces(&self) -> Result<Arc<dyn KeyspaceBackend>, Refusal> {
+        let missing = || Refusal::no(Reason::Unavailable, "this node has no keyspaces", "ask another node");
+        self.shared.backend.keyspaces().ok_or_else(missing)
+    }
+
+    async fn write(
+        &self,
+        keyspace: String,
+        name: Option<proto::WriteName>,
+        key: Bytes,
+        condition: Option<proto::Condition>,
+        change: Change,
+    ) -> Result<Response<proto::WriteReply>, Status> {
+        convert::check_name(&keyspace)?;
+        let (name, guard) = (convert::write_name(name)?, convert::guard(condition)?);
+        let write = KeyWrite { name, key, guard, change };
+        Ok(Response::new(convert::wrote(self.keyspaces()?.write(keyspace, write).await?)))
+    }
+}
+
+#[tonic::async_trait]
+impl KeyspaceService for KeyspaceApi {
+    async fn create_keyspace(
+        &self,
+        request: Request<proto::CreateKeyspaceRequest>,
+    ) -> Result<Response<proto::Keyspace>, Status> {
+        let request = request.into_inner();
+        convert::check_name(&request.name)?;
+        let (name, spec) = (request.name.clone(), convert::spec(request)?);
+        let layout = self.keyspaces()?.create(name.clone(), spec).await?;
+        Ok(Response::new(convert::keyspace(name, &layout)))
+    }
+
+    async fn list_keyspaces(
+        &self,
+        _: Request<proto::ListKeyspacesRequest>,
+    ) -> Result<Response<proto::ListKeyspacesReply>, Status> {
+        // The number of keyspaces is limited, and so is the length of their names.
+        Ok(Response::new(proto::ListKeyspacesReply { names: self.keyspaces()?.list().await? }))
+    }
+
+    async fn describe_keyspace(
+        &self,
+        request: Request<proto::DescribeKeyspaceRequest>,
+    ) -> Result<Response<proto::Keyspace>, Status> {
+        let name = request.into_inner().name;
+        convert::check_name(&name)?;
+        let layout = self.keyspaces()?.describe(name.clone()).await?;
+        Ok(Response::new(convert::keyspace(name, &layout)))
+    }
+
+    async fn delete_keyspace(
+        &self,
+        request: Request<proto::DeleteKeyspaceRequest>,
+    ) -> Result<Response<proto::DeleteKeyspaceReply>, Status> {
+        let name = request.into_inner().name;
+        convert::check_name(&name)?;
+        self.keyspaces()?.delete(name).await?;
+        Ok(Response::new(proto::DeleteKeyspaceReply {}))
+    }
+
+    async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
+        let room = request.extensions().get::<AnswerRoom>().cloned();
+        let request = request.into_inner();
+        convert::check_name(&request.keyspace)?;
+        convert::check_keys(&request.keys)?;
+        let found = self.keyspaces()?.get(request.keyspace, request.keys).await?;
+        let bytes = found.iter().map(|f| f.held.as_ref().map_or(16, |held| held.value.len() + 32)).sum();
+        room.map_or(Ok(()), |room| room.take(bytes))?;
+        Ok(Response::new(proto::GetReply { found: found.into_iter().map(convert::found).collect() }))
+    }
+
+    async fn put(&self, request: Request<proto::PutRequest>) -> Result<Response<proto::WriteReply>, Status> {
+        let request = request.into_inner();
+        // The buffer of the request is shared with the key. A copy keeps only the value.
+        let change = Change::Put(Bytes::copy_from_slice(&request.value));
+        self.write(request.keyspace, request.write, request.key, request.condition, change).await
+    }
+
+    async fn delete(
+        &self,
+        request: Request<proto::DeleteRequest>,
+    ) -> Result<Response<proto::WriteReply>, Status> {
+        let request = request.into_inner();
+        self.write(request.keyspace, request.write, request.key, request.condition, Change::Delete).await
+    }
+
+    type KeysStream = Pin<Box<dyn Stream<Item = Result<proto::KeysReply, Status>> + Send>>;
+
+    async fn keys(&self, request: Request<proto::KeysRequest>) -> Result<Response<Self::KeysStream>, Status> {
+        let request = request.into_inner();
+        convert::check_name(&request.keyspace)?;
+        convert::check_keys(&[request.prefix.clone(), request.after.clone()])?;
+        let busy = |_| {
+            Refusal::no(Reason::Busy, "too many listings are being read from this node", "try again later")
+        };
+        let permit = self.listings.clone().try_acquire_owned().map_err(busy)?;
+        let stream = keys::stream(self.keyspaces()?, &self.shared, permit, request).await?;
+        Ok(Response::new(Box::pin(stream)))
+    }
+}

@@ -1,0 +1,167 @@
+//! Tests of keyspaces through the public API of a node, including a restart.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../../atoll-node/tests/node/common.rs"]
+mod common;
+
+use std::path::Path;
+
+use atoll_client::keyspace_proto::condition::What;
+use atoll_client::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;
+use atoll_client::keyspace_proto::{self as proto, Durability};
+use atoll_client::{Client, Error, Keyspace, Keyspaces, Reason};
+use atoll_door_keyspaces::KeyspacesDoor;
+use atoll_node::{NodeConfig, RunningNode, start_with};
+use bytes::Bytes;
+use common::free_address;
+
+async fn node(dir: &Path, address: &str) -> (RunningNode, Keyspaces) {
+    let config = NodeConfig { grpc: address.to_owned(), ..NodeConfig::alone(dir) };
+    let node = start_with(config, vec![Box::new(KeyspacesDoor)]).unwrap();
+    node.joined().await.unwrap();
+    (node, Client::connect(address).unwrap().keyspaces())
+}
+
+fn request(name: &str, durability: Durability) -> proto::CreateKeyspaceRequest {
+    proto::CreateKeyspaceRequest {
+        name: name.to_owned(),
+        durability: durability.into(),
+        shards: Some(4),
+        buckets: Some(8),
+        ..Default::default()
+    }
+}
+
+fn reason<T: std::fmt::Debug>(outcome: Result<T, Error>) -> (Reason, String) {
+    match outcome.unwrap_err() {
+        Error::DidNotHappen(failure) => (failure.reason, failure.message),
+        other => panic!("{other}"),
+    }
+}
+
+fn key(n: usize) -> Bytes {
+    Bytes::from(format!("k{n:04}"))
+}
+
+async fn value(keys: &Keyspace, key: Bytes) -> Option<Bytes> {
+    keys.get(vec![key]).await.unwrap().remove(0).map(|held| held.value)
+}
+
+async fn list(keys: &Keyspace, prefix: &str, after: &str, limit: u64) -> Vec<Bytes> {
+    let (prefix, after) = (Bytes::from(prefix.to_owned()), Bytes::from(after.to_owned()));
+    let mut pages = keys.keys(prefix, after, limit).await.unwrap();
+    let mut all = Vec::new();
+    while let Some(page) = pages.next().await.unwrap() {
+        all.extend(page.into_iter().map(|entry| entry.key));
+    }
+    all
+}
+
+#[tokio::test]
+async fn keys_go_in_and_come_out_and_outlive_the_node_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let (first, keyspaces) = node(dir.path(), &address).await;
+    let made = keyspaces.create(request("reef", Durability::Disk)).await.unwrap();
+    assert_eq!((made.shards.len(), made.buckets, made.durability()), (4, 8, Durability::Disk));
+    assert_eq!(reason(keyspaces.create(request("reef", Durability::Disk)).await).0, Reason::Refused);
+    assert_eq!(keyspaces.list().await.unwrap(), ["reef"]);
+    assert_eq!(keyspaces.describe("reef").await.unwrap(), made);
+
+    let keys = keyspaces.open("reef");
+    for n in 0..300 {
+        assert!(keys.put(key(n), Bytes::from(format!("v{n}")), None).await.unwrap().done);
+    }
+    assert_eq!(value(&keys, key(7)).await, Some(Bytes::from_static(b"v7")));
+    assert_eq!(list(&keys, "k", "", 0).await, (0..300).map(key).collect::<Vec<_>>());
+    assert_eq!(list(&keys, "k00", "k0097", 10).await, [key(98), key(99)]);
+    assert_eq!(list(&keys, "", "", 3).await, [key(0), key(1), key(2)]);
+
+    drop(keyspaces);
+    first.shutdown().await;
+    let (second, keyspaces) = node(dir.path(), &address).await;
+    let keys = keyspaces.open("reef");
+    assert_eq!(value(&keys, key(7)).await, Some(Bytes::from_static(b"v7")));
+    keyspaces.delete("reef").await.unwrap();
+    assert_eq!(reason(keys.get(vec![key(7)]).await).0, Reason::NoSuchKeyspace);
+    assert_eq!(reason(keyspaces.delete("reef").await).0, Reason::NoSuchKeyspace);
+    // The open handle of the node belongs to the deleted keyspace. It is replaced.
+    keyspaces.create(request("reef", Durability::Disk)).await.unwrap();
+    assert_eq!(value(&keys, key(7)).await, None);
+    second.shutdown().await;
+}
+
+#[tokio::test]
+async fn conditions_hold_or_show_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, keyspaces) = node(dir.path(), &free_address()).await;
+    keyspaces.create(request("locks", Durability::Memory)).await.unwrap();
+    let keys = keyspaces.open("locks");
+    let put = |value: &'static str, what| keys.put(key(1), Bytes::from_static(value.as_bytes()), what);
+    let first = put("a", Some(What::Absent(true))).await.unwrap();
+    assert!(first.done);
+    let again = put("b", Some(What::Absent(true))).await.unwrap();
+    assert!(!again.done);
+    assert_eq!(again.current.unwrap(), proto::Held { version: first.version, value: "a".into() });
+    let second = put("b", Some(What::Version(first.version))).await.unwrap();
+    assert!(second.done && second.version > first.version);
+    assert!(!put("c", Some(What::Version(first.version))).await.unwrap().done);
+    assert!(!keys.delete(key(1), Some(What::Value("a".into()))).await.unwrap().done);
+    assert!(keys.delete(key(1), Some(What::Value("b".into()))).await.unwrap().done);
+    assert!(!keys.delete(key(1), None).await.unwrap().done, "there is nothing to delete");
+    assert_eq!(value(&keys, key(1)).await, None);
+    node.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_write_that_is_sent_again_is_done_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let (node, keyspaces) = node(dir.path(), &address).await;
+    keyspaces.create(request("reef", Durability::Disk)).await.unwrap();
+    let mut raw = KeyspaceServiceClient::connect(format!("http://{address}")).await.unwrap();
+    let put = |again| proto::PutRequest {
+        keyspace: "reef".into(),
+        write: Some(proto::WriteName { client: 7, seq: 1, again, floor: 0 }),
+        key: key(1),
+        value: "a".into(),
+        condition: Some(proto::Condition { what: Some(What::Absent(true)) }),
+    };
+    let first = raw.put(put(false)).await.unwrap().into_inner();
+    let second = raw.put(put(true)).await.unwrap().into_inner();
+    assert!(first.done && second.done);
+    assert_eq!(first.version, second.version);
+    node.shutdown().await;
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, keyspaces) = node(dir.path(), &free_address()).await;
+    let create = |change: fn(&mut proto::CreateKeyspaceRequest)| {
+        let mut request = request("reef", Durability::Disk);
+        change(&mut request);
+        keyspaces.create(request)
+    };
+    let (why, words) = reason(create(|r| r.engine = "sand".into()).await);
+    assert!(why == Reason::Invalid && words.starts_with("no engine \"sand\"; known engines: "), "{words}");
+    assert_eq!(reason(create(|r| r.durability = 0).await).0, Reason::Invalid);
+    assert_eq!(reason(create(|r| r.replicas = Some(3)).await).0, Reason::Refused);
+    assert_eq!(reason(create(|r| r.replicas = Some(0)).await).0, Reason::Invalid);
+    assert_eq!(reason(create(|r| r.shards = Some(1025)).await).0, Reason::Invalid);
+    assert_eq!(reason(create(|r| r.name = "a\nb".into()).await).0, Reason::Invalid);
+    assert_eq!(reason(create(|r| r.name = "n".repeat(201)).await).0, Reason::TooLarge);
+    let option = |r: &mut proto::CreateKeyspaceRequest| drop(r.options.insert("speed".into(), "9".into()));
+    assert!(reason(create(option).await).1.contains("have no option \"speed\""));
+    assert!(keyspaces.list().await.unwrap().is_empty(), "nothing was created");
+
+    create(|_| {}).await.unwrap();
+    let keys = keyspaces.open("reef");
+    assert_eq!(reason(keys.put(Bytes::new(), "v".into(), None).await).0, Reason::Invalid);
+    assert_eq!(reason(keys.put(vec![b'k'; 2000].into(), "v".into(), None).await).0, Reason::Invalid);
+    assert_eq!(reason(keys.put(key(1), vec![0; 100_000].into(), None).await).0, Reason::TooLarge);
+    assert_eq!(reason(keys.get(vec![key(1); 257]).await).0, Reason::TooLarge);
+    let (why, words) = reason(keyspaces.open("sand").get(vec![key(1)]).await);
+    assert_eq!((why, words.as_str()), (Reason::NoSuchKeyspace, "there is no keyspace \"sand\""));
+    node.shutdown().await;
+}
