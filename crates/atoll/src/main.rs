@@ -42,6 +42,8 @@ enum Verb {
     Database(cli::database::DatabaseArgs),
     /// Define tables, read and write their rows
     Table(cli::tables::TableArgs),
+    /// Create keyspaces, read and write their keys
+    Kv(cli::kv::KvArgs),
     /// Copy the contents of a ZooKeeper ensemble
     #[command(name = "zookeeper")]
     ZooKeeper(cli::zookeeper::ZooKeeperArgs),
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Verb::Node(args) => cli::run(&args.common, cli::node::run(&args)),
         Verb::Cluster(args) => cli::run(&args.common, cli::cluster::run(&args)),
         Verb::Database(args) => cli::run(&args.common, cli::database::run(&args)),
+        Verb::Kv(args) => cli::run(&args.common, cli::kv::run(&args)),
         Verb::Table(args) => cli::run(&args.common, cli::tables::run(&args)),
         Verb::ZooKeeper(args) => cli::run(&args.common, cli::zookeeper::run(&args)),
         Verb::Bench(args) => cli::run(&args.common, cli::bench::run(&args)),

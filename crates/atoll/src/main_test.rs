@@ -39,6 +39,14 @@ fn documented_commands_parse() {
         "atoll bench log --payload 1024 --depth 64 --seconds 10 --json --count-after --timeline --longest-gap",
         "atoll zookeeper import --from a:2181,b:2181 --to c:2181 --chroot /a --under /b --auth digest:u:p --overwrite --json",
         "atoll zookeeper import --from a:2181 --compare-only",
+        "atoll kv create locks --engine e --replicas 3 --shards 256 --buckets 64 --durability memory --nodes 1,2,3",
+        "atoll kv list --json",
+        "atoll kv describe locks",
+        "atoll kv delete locks --yes",
+        "atoll kv get locks a b --json",
+        "atoll kv put locks a v --if-version 3",
+        "atoll kv del locks a --if-value v",
+        "atoll kv keys locks --prefix a --after aa --limit 10",
         "atoll completions bash",
     ] {
         if let Err(error) = Atoll::try_parse_from(line.split(' ')) {
@@ -59,6 +67,11 @@ fn wrong_lines_are_refused_with_the_right_words() {
         ("atoll chain modify", ErrorKind::MissingRequiredArgument),
         ("atoll bench log --depth 0", ErrorKind::ValueValidation),
         ("atoll bench log --seconds 0", ErrorKind::ValueValidation),
+        ("atoll kv create a --durability tape", ErrorKind::InvalidValue),
+        ("atoll kv create a --replicas 10", ErrorKind::ValueValidation),
+        ("atoll kv create a --shards 0", ErrorKind::ValueValidation),
+        ("atoll kv get a", ErrorKind::MissingRequiredArgument),
+        ("atoll kv put a k v --if-absent --if-version 3", ErrorKind::ArgumentConflict),
         ("atoll frobnicate", ErrorKind::InvalidSubcommand),
     ] {
         assert_eq!(Atoll::try_parse_from(line.split(' ')).unwrap_err().kind(), kind, "{line}");

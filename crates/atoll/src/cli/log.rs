@@ -81,7 +81,7 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
         LogVerb::Delete { name, yes } => {
             client.log(name)?;
             if !yes {
-                confirm(name)?;
+                confirm("log", name, "its records")?;
             }
             let deleted = client.delete_log(name).await?;
             common.print_done(&json!({"log": name, "deleted": deleted}), || match deleted {
@@ -97,13 +97,13 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
     }
 }
 
-/// Asks the user to confirm the deletion of a log. Without a terminal there is no user to ask.
-fn confirm(name: &str) -> Result<(), CliError> {
-    let refused = |why: &str| Err(CliError::Usage(format!("log {name} was not deleted: {why}")));
+/// Asks the user to confirm the deletion of something. Without a terminal there is no user to ask.
+pub fn confirm(what: &str, name: &str, lost: &str) -> Result<(), CliError> {
+    let refused = |why: &str| Err(CliError::Usage(format!("{what} {name} was not deleted: {why}")));
     if !std::io::stdin().is_terminal() {
-        return refused("pass --yes to delete it and its records permanently");
+        return refused(&format!("pass --yes to delete it and {lost} permanently"));
     }
-    eprint!("Delete log {name} and its records permanently? Type its name: ");
+    eprint!("Delete {what} {name} and {lost} permanently? Type its name: ");
     let mut typed = String::new();
     match std::io::stdin().read_line(&mut typed) {
         Ok(_) if typed.trim() == name => Ok(()),

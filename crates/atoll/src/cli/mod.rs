@@ -9,6 +9,7 @@
 //! | `bench.rs` | measuring |
 //! | `completions.rs` | shell completions |
 //! | `tables/` | `atoll table` |
+//! | `kv.rs` | `atoll kv` |
 //! | `zookeeper/` | `atoll zookeeper` |
 //! | `table.rs` | aligned columns |
 //! | `timeline.rs` | a file with the time of each acknowledgement |
@@ -19,6 +20,7 @@ pub mod chain;
 pub mod cluster;
 pub mod completions;
 pub mod database;
+pub mod kv;
 pub mod log;
 pub mod node;
 pub mod read;
@@ -323,6 +325,11 @@ impl Common {
         out.flush()?;
         Ok(())
     }
+}
+
+/// Returns bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Returns a number with its thousands separated, for people.

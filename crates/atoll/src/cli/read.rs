@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use atoll_client::{Log, ReadBatch, ReadOptions, Reader};
 use serde_json::json;
 
-use super::{CliError, Common, grouped};
+use super::{CliError, Common, grouped, hex};
 
 /// Arguments of `atoll log read`.
 #[derive(Debug, clap::Args)]
@@ -149,10 +149,6 @@ fn escaped(payload: &[u8]) -> String {
         }
     }
     out
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]
