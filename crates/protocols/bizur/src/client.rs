@@ -11,7 +11,7 @@ use atoll_contract::keyspace::{
 };
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
-use atoll_core::{BoxFuture, CallError, Env, NodeId};
+use atoll_core::{BoxFuture, CallError, Env, NodeId, Ticket};
 use bytes::Bytes;
 
 use crate::bucket::{MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
@@ -43,6 +43,10 @@ impl Default for ClientOptions {
 const MAX_KEYS: usize = 256;
 /// The most keys in a page of a listing.
 const MAX_PAGE_KEYS: usize = 1000;
+/// How many shards a listing asks at the same time. After a change of leaders, each of them has to recover all of its buckets first.
+const LISTED_AT_ONCE: usize = 16;
+/// For the same reason, the question for a page has this many times longer for its answer.
+const LIST_PATIENCE: u32 = 8;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -106,6 +110,8 @@ impl BizurKeyspace {
         question: impl Fn(bool) -> Question,
     ) -> Result<(Answer, bool), NoAnswer> {
         let (env, options) = (&self.0.env, self.0.options);
+        let lists = matches!(question(maybe), Question::List { .. });
+        let attempt = if lists { options.attempt * LIST_PATIENCE } else { options.attempt };
         let nodes = self.nodes(shard);
         let key = ShardKey { keyspace: self.0.layout.id, epoch: self.0.layout.epoch, shard };
         let until = env.now().after(options.patience);
@@ -114,7 +120,7 @@ impl BizurKeyspace {
         let mut failed: Option<NodeId> = None;
         loop {
             let ask = Ask { shard: key, insist: aim.insist, question: question(maybe) };
-            match env.within(options.attempt, env.call(aim.node, ask)).await {
+            match env.within(attempt, env.call(aim.node, ask)).await {
                 Ok(Ok(reply)) => match reply.answer {
                     Answer::NotLeader { leader } => {
                         let leader = leader.map(NodeId).filter(|n| nodes.contains(n) && Some(*n) != failed);
@@ -263,33 +269,43 @@ impl BizurKeyspace {
         }
     }
 
+    /// Asks a shard for its next keys.
+    fn list_shard(
+        &self,
+        shard: u32,
+        from: &ListFrom,
+        limit: usize,
+    ) -> Ticket<Result<(Answer, bool), NoAnswer>> {
+        let (me, prefix, after) = (self.clone(), from.prefix.clone(), from.after.clone());
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        self.0.env.launch("bizur.list", async move {
+            let question = |_| Question::List { prefix: prefix.clone(), after: after.clone(), limit };
+            me.ask(shard, false, false, question).await
+        })
+    }
+
     /// Asks all shards for the next keys, and merges them in order. A shard that has more keys than it sent limits how far the page goes.
     async fn list_all(&self, from: ListFrom) -> Result<Page, KeyspaceError> {
         let limit = from.limit.clamp(1, MAX_PAGE_KEYS);
-        let mut asked = Vec::new();
-        for shard in 0..self.0.layout.shards.len() as u32 {
-            let (me, prefix, after) = (self.clone(), from.prefix.clone(), from.after.clone());
-            asked.push(self.0.env.launch("bizur.list", async move {
-                let limit = limit as u32;
-                let question = |_| Question::List { prefix: prefix.clone(), after: after.clone(), limit };
-                me.ask(shard, false, false, question).await
-            }));
-        }
         let mut keys = Vec::new();
         let mut complete_upto: Option<Bytes> = None;
-        for ticket in asked {
-            match ticket.await {
-                Ok(Ok((Answer::Page { keys: found, more }, _))) => {
-                    let last = found.last().filter(|_| more).map(|(key, _)| key.clone());
-                    if let Some(last) = last
-                        && complete_upto.as_ref().is_none_or(|upto| last < *upto)
-                    {
-                        complete_upto = Some(last);
+        let shards: Vec<u32> = (0..self.0.layout.shards.len() as u32).collect();
+        for part in shards.chunks(LISTED_AT_ONCE) {
+            let asked: Vec<_> = part.iter().map(|shard| self.list_shard(*shard, &from, limit)).collect();
+            for ticket in asked {
+                match ticket.await {
+                    Ok(Ok((Answer::Page { keys: found, more }, _))) => {
+                        let last = found.last().filter(|_| more).map(|(key, _)| key.clone());
+                        if let Some(last) = last
+                            && complete_upto.as_ref().is_none_or(|upto| last < *upto)
+                        {
+                            complete_upto = Some(last);
+                        }
+                        keys.extend(found.into_iter().map(|(key, version)| (key, KeyVersion(version))));
                     }
-                    keys.extend(found.into_iter().map(|(key, version)| (key, KeyVersion(version))));
+                    Ok(Err(no)) => return Err(KeyspaceError::NotDone(no.why)),
+                    _ => return Err(KeyspaceError::NotDone(Unavailability::Stopping)),
                 }
-                Ok(Err(no)) => return Err(KeyspaceError::NotDone(no.why)),
-                _ => return Err(KeyspaceError::NotDone(Unavailability::Stopping)),
             }
         }
         keys.sort_unstable();
