@@ -71,10 +71,10 @@ enum KvVerb {
         /// The keyspace
         keyspace: String,
         /// Only keys that start with this
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true)]
         prefix: String,
         /// Only keys after this one
-        #[arg(long, value_name = "KEY", default_value = "")]
+        #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
         after: String,
         /// At most so many keys [default: all]
         #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
@@ -96,7 +96,7 @@ struct CreateArgs {
     /// Its name
     keyspace: String,
     /// The engine [default: the first one of the node; an unknown one is refused with the list of the known ones]
-    #[arg(long, value_name = "ENGINE", default_value = "")]
+    #[arg(long, value_name = "ENGINE", default_value = "", hide_default_value = true)]
     engine: String,
     /// How many replicas each shard has, 1 to 9 [default: 3, or as many as there are nodes]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=9))]
