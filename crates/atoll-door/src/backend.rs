@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 use atoll_client::proto;
 use atoll_client::{Failure, Outcome};
+use atoll_contract::keyspace::{KeyspaceSpec, Layout, ListFrom, Page};
 use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec};
 use atoll_core::BoxFuture;
 use atoll_log::Busy;
 use bytes::Bytes;
+
+use crate::keyspaces::{Found, KeyWrite, Wrote};
 
 /// The log of the database. Clients do not write to it.
 pub const DATABASE_LOG: &str = "db";
@@ -179,6 +182,30 @@ pub trait Operations: Send + Sync {
     fn upgrade(&self, to: Option<atoll_core::Level>) -> Pending<proto::LevelsReply>;
 }
 
+/// The keyspaces of a cluster, through one node.
+pub trait KeyspaceBackend: Send + Sync {
+    /// Creates a keyspace. If the engine in `spec` is empty, it is the first one of the node.
+    fn create(&self, name: String, spec: KeyspaceSpec) -> Pending<Layout>;
+
+    /// Returns the names of all keyspaces, in order.
+    fn list(&self) -> Pending<Vec<String>>;
+
+    /// Returns the layout of a keyspace.
+    fn describe(&self, name: String) -> Pending<Layout>;
+
+    /// Deletes a keyspace. Afterwards it answers nothing.
+    fn delete(&self, name: String) -> Pending<()>;
+
+    /// Reads keys, [`crate::keyspaces::MAX_KEYS`] at most. Each read is linearizable; together they are no snapshot.
+    fn get(&self, name: String, keys: Vec<Bytes>) -> Pending<Vec<Found>>;
+
+    /// Changes a key if a condition holds.
+    fn write(&self, name: String, write: KeyWrite) -> Pending<Wrote>;
+
+    /// Lists a page of keys, in order.
+    fn page(&self, name: String, from: ListFrom) -> Pending<Page>;
+}
+
 /// What a node offers to its doors.
 pub trait Backend: Send + Sync {
     /// Returns the id of this node.
@@ -206,7 +233,7 @@ pub trait Backend: Send + Sync {
     fn operations(&self) -> Arc<dyn Operations>;
 
     /// Returns the keyspaces of the cluster, if this node serves them.
-    fn keyspaces(&self) -> Option<Arc<dyn crate::keyspaces::KeyspaceBackend>> {
+    fn keyspaces(&self) -> Option<Arc<dyn KeyspaceBackend>> {
         None
     }
 

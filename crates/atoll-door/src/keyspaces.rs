@@ -1,12 +1,8 @@
-//! What the door of keyspaces needs from its node. As in `backend.rs`, every future only waits for work that continues without it.
+//! Reads and writes of keyspaces, as doors hand them to their node.
 
 use atoll_contract::OpId;
-use atoll_contract::keyspace::{
-    Attempt, Change, Changed, Floor, Guard, Held, KeyspaceSpec, Layout, ListFrom, Page,
-};
+use atoll_contract::keyspace::{Attempt, Change, Changed, Floor, Guard, Held};
 use bytes::Bytes;
-
-use crate::backend::Pending;
 
 pub use atoll_contract::keyspace::MAX_KEYSPACE_NAME;
 
@@ -42,28 +38,4 @@ pub struct Found {
     pub held: Option<Held>,
     /// A floor for later writes of this key.
     pub floor: Floor,
-}
-
-/// The keyspaces of a cluster, through one node.
-pub trait KeyspaceBackend: Send + Sync {
-    /// Creates a keyspace. If the engine in `spec` is empty, it is the first one of the node.
-    fn create(&self, name: String, spec: KeyspaceSpec) -> Pending<Layout>;
-
-    /// Returns the names of all keyspaces, in order.
-    fn list(&self) -> Pending<Vec<String>>;
-
-    /// Returns the layout of a keyspace.
-    fn describe(&self, name: String) -> Pending<Layout>;
-
-    /// Deletes a keyspace. Afterwards it answers nothing.
-    fn delete(&self, name: String) -> Pending<()>;
-
-    /// Reads keys, [`MAX_KEYS`] at most. Each read is linearizable; together they are no snapshot.
-    fn get(&self, name: String, keys: Vec<Bytes>) -> Pending<Vec<Found>>;
-
-    /// Changes a key if a condition holds.
-    fn write(&self, name: String, write: KeyWrite) -> Pending<Wrote>;
-
-    /// Lists a page of keys, in order.
-    fn page(&self, name: String, from: ListFrom) -> Pending<Page>;
 }

@@ -11,9 +11,9 @@ use atoll_contract::{
 };
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_door::backend::{
-    Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,
+    Backend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room,
+    Submitted,
 };
-use atoll_door::keyspaces::KeyspaceBackend;
 use atoll_log::virtual_log::{
     LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, TrimError,
     VersionedChain, VirtualLog,

@@ -6,8 +6,8 @@ use atoll_contract::keyspace::{
     Unavailability,
 };
 use atoll_contract::{ClientId, OpId, RegisterError};
-use atoll_door::backend::{Pending, Refusal};
-use atoll_door::keyspaces::{Found, KeyWrite, KeyspaceBackend, Wrote};
+use atoll_door::backend::{KeyspaceBackend, Pending, Refusal};
+use atoll_door::keyspaces::{Found, KeyWrite, Wrote};
 use bytes::Bytes;
 
 use crate::keyspaces::{Keyspaces, KeyspacesError};
