@@ -12,11 +12,16 @@ use std::time::Duration;
 use crate::codec::DecodeError;
 use crate::frame::{Class, Envelope, Exchange, ForRole, Frame, Message, Outgoing, Rpc};
 use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
-use crate::level::Levels;
+use crate::level::{Level, Levels};
 use crate::ready::{Ready, TaskId};
 use crate::sync::lock;
 use crate::ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
 use crate::witness::Witness;
+
+/// How long an operation waits for the feature level that it needs.
+const LEVEL_WAIT: Duration = Duration::from_secs(2);
+/// How often it looks.
+const LEVEL_LOOK: Duration = Duration::from_millis(20);
 
 crate::message! {
     /// The answer to a request that its receiver refused: nothing happened.
@@ -187,6 +192,19 @@ impl Env {
     /// Returns the feature levels, which say what this node may write.
     pub fn levels(&self) -> &Levels {
         &self.0.levels
+    }
+
+    /// Returns whether a kind that came with this level may be written, now or within two seconds. A node that has just started does not
+    /// know yet what the other members of its cluster can read.
+    pub async fn allows_soon(&self, since: Level) -> bool {
+        let until = self.now().after(LEVEL_WAIT);
+        while !self.levels().allows(since) {
+            if self.now() >= until {
+                return false;
+            }
+            self.sleep(LEVEL_LOOK).await;
+        }
+        true
     }
 
     /// Returns the memory of how far the journals of this node and of the other nodes have come.

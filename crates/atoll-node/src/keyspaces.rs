@@ -96,9 +96,9 @@ impl Keyspaces {
 
     /// Creates a keyspace. An empty engine is the first one of the node.
     pub async fn create(&self, name: &str, mut spec: KeyspaceSpec) -> Result<Layout, KeyspacesError> {
-        let levels = self.0.env.levels();
-        if !levels.allows(since::KEYSPACES) {
-            return Err(KeyspacesError::Level { needed: since::KEYSPACES, active: levels.active() });
+        if !self.0.env.allows_soon(since::KEYSPACES).await {
+            let active = self.0.env.levels().active();
+            return Err(KeyspacesError::Level { needed: since::KEYSPACES, active });
         }
         if spec.engine.is_empty() {
             spec.engine = self.0.first_engine.unwrap_or_default().to_owned();

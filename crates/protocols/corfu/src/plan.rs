@@ -50,7 +50,7 @@ impl CorfuProvider {
         spec: &LogletSpec,
         previous: Option<&Projection>,
     ) -> Result<Projection, PlanError> {
-        if !self.env.levels().allows(SINCE) {
+        if !self.env.allows_soon(SINCE).await {
             let allowed =
                 "only once all members can read it: finish the upgrade with `atoll cluster upgrade`";
             return Err(PlanError::Invalid { what: "a CORFU loglet", allowed });

@@ -34,7 +34,7 @@ impl StripedProvider {
         spec: &LogletSpec,
         previous: Option<StripedConfig>,
     ) -> Result<StripedConfig, PlanError> {
-        if !self.env.levels().allows(since::STRIPED) {
+        if !self.env.allows_soon(since::STRIPED).await {
             let allowed =
                 "only once all members can read it: finish the upgrade with `atoll cluster upgrade`";
             return Err(PlanError::Invalid { what: "a striped loglet", allowed });
