@@ -68,6 +68,17 @@ pub enum ClientError {
     },
 }
 
+/// The reason why requests that are sent once at most have no reply.
+#[derive(Debug, thiserror::Error)]
+pub enum OnceError {
+    /// They were not sent, so they did not happen.
+    #[error("not sent: {0}")]
+    NotSent(ClientError),
+    /// They were sent. It is unknown whether they happened, or will.
+    #[error("unknown whether it happened: {0}")]
+    Lost(ClientError),
+}
+
 /// The reply to a request.
 #[derive(Clone, Debug)]
 pub struct Reply {
@@ -147,6 +158,43 @@ impl Client {
     pub async fn call(&mut self, request: Request<'_>) -> Result<Reply, ClientError> {
         let mut replies = self.calls(std::slice::from_ref(&request)).await?;
         Ok(replies.swap_remove(0))
+    }
+
+    /// Sends several requests at once, and never again. If there is no connection, one is opened first, to the next server.
+    ///
+    /// # Errors
+    /// No server accepted a connection in time, or a reply was lost. See [`OnceError`].
+    pub async fn calls_once(&mut self, requests: &[Request<'_>]) -> Result<Vec<Reply>, OnceError> {
+        let until = Instant::now() + self.options.within;
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "the server is silent");
+        let mut link = match self.link.take() {
+            Some(link) => link,
+            None => match timeout(self.options.within, self.connect())
+                .await
+                .unwrap_or_else(|_| Err(late().into()))
+            {
+                Ok(link) => link,
+                Err(failed) => return Err(OnceError::NotSent(self.error(failed))),
+            },
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        match timeout(left, link.ask(requests)).await.unwrap_or_else(|_| Err(late().into())) {
+            Ok(replies) => {
+                self.link = Some(link);
+                Ok(replies)
+            }
+            Err(failed) => Err(OnceError::Lost(self.error(failed))),
+        }
+    }
+
+    fn error(&self, failed: Failed) -> ClientError {
+        match failed {
+            Failed::Final(error) => error,
+            Failed::Io(last) => {
+                let servers = self.options.servers.join(",");
+                ClientError::NoAnswer { servers, within: self.options.within, last }
+            }
+        }
     }
 
     /// Closes the session if that takes at most a second. Otherwise the session expires.

@@ -47,6 +47,8 @@ enum Verb {
     /// Copy the contents of a ZooKeeper ensemble
     #[command(name = "zookeeper")]
     ZooKeeper(cli::zookeeper::ZooKeeperArgs),
+    /// Check that the answers to concurrent clients have one order, which agrees with real time
+    Check(cli::check::CheckArgs),
     /// Measure the speed of a cluster
     Bench(cli::bench::BenchArgs),
     /// Print completions for a shell
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Verb::Kv(args) => cli::run(&args.common, cli::kv::run(&args)),
         Verb::Table(args) => cli::run(&args.common, cli::tables::run(&args)),
         Verb::ZooKeeper(args) => cli::run(&args.common, cli::zookeeper::run(&args)),
+        Verb::Check(args) => cli::run(&args.common, cli::check::run(&args)),
         Verb::Bench(args) => cli::run(&args.common, cli::bench::run(&args)),
         Verb::Completions(args) => {
             cli::completions::run(&args, &mut <Atoll as clap::CommandFactory>::command())

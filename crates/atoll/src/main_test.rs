@@ -47,6 +47,9 @@ fn documented_commands_parse() {
         "atoll kv put locks a v --if-version 3",
         "atoll kv del locks a --if-value v",
         "atoll kv keys locks --prefix a --after aa --limit 10",
+        "atoll check linearizable --history h.jsonl --type map --within 60 --memory-mb 512 --json",
+        "atoll check run --against table --connect a:1,b:1 --clients 8 --keys 5 --seconds 3 --seed 7 --history h.jsonl",
+        "atoll check run --against zookeeper --zookeeper a:1,b:1 --history h.jsonl",
         "atoll completions bash",
     ] {
         if let Err(error) = Atoll::try_parse_from(line.split(' ')) {
@@ -72,6 +75,10 @@ fn wrong_lines_are_refused_with_the_right_words() {
         ("atoll kv create a --shards 0", ErrorKind::ValueValidation),
         ("atoll kv get a", ErrorKind::MissingRequiredArgument),
         ("atoll kv put a k v --if-absent --if-version 3", ErrorKind::ArgumentConflict),
+        ("atoll check linearizable", ErrorKind::MissingRequiredArgument),
+        ("atoll check linearizable --history h --type list", ErrorKind::ValueValidation),
+        ("atoll check run --against etcd --history h", ErrorKind::InvalidValue),
+        ("atoll check run --against table --keys 1 --history h", ErrorKind::ValueValidation),
         ("atoll frobnicate", ErrorKind::InvalidSubcommand),
     ] {
         assert_eq!(Atoll::try_parse_from(line.split(' ')).unwrap_err().kind(), kind, "{line}");

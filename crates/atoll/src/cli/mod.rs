@@ -6,6 +6,7 @@
 //! | `log.rs`, `append.rs`, `read.rs` | `atoll log` |
 //! | `chain.rs`, `status.rs`, `node.rs`, `database.rs` | operating |
 //! | `cluster.rs` | upgrading |
+//! | `check/` | `atoll check` |
 //! | `bench.rs` | measuring |
 //! | `completions.rs` | shell completions |
 //! | `tables/` | `atoll table` |
@@ -17,6 +18,7 @@
 pub mod append;
 pub mod bench;
 pub mod chain;
+pub mod check;
 pub mod cluster;
 pub mod completions;
 pub mod database;
@@ -172,6 +174,9 @@ pub enum CliError {
     /// A check that was requested from the verb failed.
     #[error("{0}")]
     Check(String),
+    /// A check that was requested from the verb ended without an answer.
+    #[error("{0}")]
+    NotDecided(String),
     /// It happened, or part of it, but then a local file or standard output failed.
     #[error("{error}")]
     Done {
@@ -207,7 +212,7 @@ impl CliError {
             CliError::Done { .. } => DONE_BUT,
             CliError::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => 0,
             CliError::File { .. } | CliError::Output(_) | CliError::Check(_) => 1,
-            CliError::Usage(_) => 2,
+            CliError::Usage(_) | CliError::NotDecided(_) => 2,
         }
     }
 

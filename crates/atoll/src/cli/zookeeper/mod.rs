@@ -43,12 +43,12 @@ pub async fn run(args: &ZooKeeperArgs) -> Result<(), CliError> {
     }
 }
 
-fn did_not_happen(reason: Reason, message: impl Into<String>, next: &str) -> CliError {
+pub(super) fn did_not_happen(reason: Reason, message: impl Into<String>, next: &str) -> CliError {
     CliError::Client(Error::DidNotHappen(Failure::new(reason, message, next)))
 }
 
 /// Converts a client's error. `next` is the advice if no server answers.
-fn client_error(error: ClientError, next: &str) -> CliError {
+pub(super) fn client_error(error: ClientError, next: &str) -> CliError {
     let message = error.to_string();
     match error {
         ClientError::NoAnswer { .. } => {
@@ -60,7 +60,7 @@ fn client_error(error: ClientError, next: &str) -> CliError {
 }
 
 /// Returns the description of an error code of the protocol.
-fn code_words(err: i32) -> String {
+pub(super) fn code_words(err: i32) -> String {
     match ErrorCode::of(err) {
         Some(code) => format!("{code:?} ({err})"),
         None => format!("error {err}"),
