@@ -15,7 +15,7 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 16] = [
+const PROTOCOL_CRATES: [&str; 17] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
@@ -30,6 +30,7 @@ const PROTOCOL_CRATES: [&str; 16] = [
     "protocols/local",
     "protocols/native",
     "protocols/rmwpaxos",
+    "protocols/scalog",
     "protocols/striped",
     "protocols/trio",
 ];
@@ -49,6 +50,7 @@ const LAYERS: [&[&str]; 10] = [
         "atoll-local",
         "atoll-native",
         "atoll-rmwpaxos",
+        "atoll-scalog",
         "atoll-striped",
         "atoll-trio",
     ],

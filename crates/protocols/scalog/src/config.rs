@@ -1,0 +1,242 @@
+//! The configuration of a Scalog Loglet in the chain: the first shards, the tree of aggregators, the orderers, and the ordering log.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use atoll_core::{Decode, DecodeError, NodeId, StorageId};
+
+/// Version of [`ScalogConfig`].
+pub const CONFIG_FORMAT: u8 = 1;
+/// The most servers of a shard.
+pub const MAX_REPLICAS: usize = 9;
+/// The most shards in a configuration. More can be added later.
+pub const MAX_SHARDS: usize = 1024;
+
+atoll_core::record! {
+    /// A storage server: a node with a data directory. Another directory must not answer for it (scalog-S11).
+    #[derive(Copy, PartialOrd, Ord)]
+    pub struct Server {
+        /// The node.
+        pub node: NodeId,
+        /// Its data directory.
+        pub storage: StorageId,
+    }
+}
+
+atoll_core::record! {
+    /// A shard: a few servers with the same records.
+    pub struct ShardSpec {
+        /// Its number, which is never used again (scalog-S13).
+        pub shard: u32,
+        /// Its servers. Each is the primary of one segment and a backup of the others.
+        pub servers: Vec<Server>,
+    }
+}
+
+impl ShardSpec {
+    /// Checks the shard alone.
+    pub fn check(&self) -> Result<(), ShardError> {
+        if !(1..=MAX_REPLICAS).contains(&self.servers.len()) {
+            return Err(ShardError::Size(self.shard, self.servers.len()));
+        }
+        let nodes: BTreeSet<NodeId> = self.servers.iter().map(|s| s.node).collect();
+        if nodes.len() != self.servers.len() || nodes.contains(&NodeId(0)) {
+            return Err(ShardError::Twice(self.shard));
+        }
+        Ok(())
+    }
+}
+
+atoll_core::record! {
+    /// A node of the tree of aggregators.
+    pub struct Aggregator {
+        /// Its node.
+        pub node: NodeId,
+        /// Its parent in the list of aggregators, which stands before it. None: it reports to the orderers.
+        pub parent: Option<u32>,
+    }
+}
+
+atoll_core::record! {
+    /// The ordering log. Whoever opens it knows what the kind means.
+    pub struct OrderingSpec {
+        /// The kind.
+        pub kind: String,
+        /// Its configuration.
+        pub config: Bytes,
+    }
+}
+
+atoll_core::record! {
+    /// See the module documentation.
+    pub struct ScalogConfig {
+        /// [`CONFIG_FORMAT`].
+        pub format: u8,
+        /// The shards at the beginning.
+        pub shards: Vec<ShardSpec>,
+        /// The tree of aggregators. Empty: servers report to the orderers.
+        pub aggregators: Vec<Aggregator>,
+        /// The nodes that propose cuts. One suffices; the others are used when it does not answer.
+        pub orderers: Vec<NodeId>,
+        /// How often servers, aggregators and orderers send what is new, in microseconds.
+        pub interval_us: u32,
+        /// The ordering log.
+        pub ordering: OrderingSpec,
+    }
+}
+
+/// Why a shard, or a list of them, cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShardError {
+    /// Too few or too many servers.
+    #[error("shard {0} has {1} servers; 1 to 9 are allowed")]
+    Size(u32, usize),
+    /// A node is twice in a shard, or is no node.
+    #[error("shard {0} names a node twice, or node 0")]
+    Twice(u32),
+    /// Two shards have the same number.
+    #[error("shard {0} exists, or existed; numbers are never used again")]
+    Exists(u32),
+    /// A node is in two shards that take records.
+    #[error("node {0} is a server of shard {1}, which takes records")]
+    Overlap(NodeId, u32),
+    /// There is no such shard that takes records.
+    #[error("there is no shard {0} that takes records")]
+    Unknown(u32),
+}
+
+impl ScalogConfig {
+    /// Decodes and checks a configuration.
+    pub fn parse(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let config = ScalogConfig::from_bytes(bytes.clone())?;
+        let invalid = |what, value: u64, allowed| Err(DecodeError::Invalid { what, value, allowed });
+        if config.format != CONFIG_FORMAT {
+            return invalid("version of a scalog configuration", config.format.into(), "1");
+        }
+        if config.check_shards().is_err() {
+            return invalid(
+                "shards",
+                config.shards.len() as u64,
+                "1 to 1024 that share no number and no node",
+            );
+        }
+        if config.orderers.is_empty() {
+            return invalid("orderers", 0, "at least one");
+        }
+        if let Some(at) =
+            config.aggregators.iter().enumerate().position(|(i, a)| a.parent.is_some_and(|p| p as usize >= i))
+        {
+            return invalid("parent of an aggregator", at as u64, "an aggregator that stands before it");
+        }
+        if config.interval_us == 0 {
+            return invalid("interval", 0, "at least one microsecond");
+        }
+        Ok(config)
+    }
+
+    fn check_shards(&self) -> Result<(), ShardError> {
+        let (mut numbers, mut nodes) = (BTreeSet::new(), BTreeSet::new());
+        if !(1..=MAX_SHARDS).contains(&self.shards.len()) {
+            return Err(ShardError::Size(0, self.shards.len()));
+        }
+        for shard in &self.shards {
+            shard.check()?;
+            if !numbers.insert(shard.shard) {
+                return Err(ShardError::Exists(shard.shard));
+            }
+            if let Some(server) = shard.servers.iter().find(|s| !nodes.insert(s.node)) {
+                return Err(ShardError::Overlap(server.node, shard.shard));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the aggregator to which the servers of a shard report. All servers of a shard report to the same one.
+    pub fn leaf(&self, shard: u32) -> Option<usize> {
+        let is_leaf = |i: &usize| !self.aggregators.iter().any(|a| a.parent == Some(*i as u32));
+        let leaves: Vec<usize> = (0..self.aggregators.len()).filter(is_leaf).collect();
+        (!leaves.is_empty()).then(|| leaves[shard as usize % leaves.len()])
+    }
+
+    /// Builds a tree of aggregators in which each has at most `fan_in` children, for this many shards. The nodes take turns. Empty if the
+    /// orderers alone can take all reports.
+    pub fn tree(nodes: &[NodeId], shards: usize, fan_in: usize) -> Vec<Aggregator> {
+        let (mut widths, mut width) = (Vec::new(), shards);
+        while width > fan_in.max(2) && !nodes.is_empty() {
+            width = width.div_ceil(fan_in.max(2));
+            widths.push(width);
+        }
+        let (mut tree, mut above): (Vec<Aggregator>, Option<usize>) = (Vec::new(), None);
+        for width in widths.into_iter().rev() {
+            let first = tree.len();
+            for i in 0..width {
+                let parent = above.map(|above| (above + i / fan_in.max(2)) as u32);
+                tree.push(Aggregator { node: nodes[tree.len() % nodes.len()], parent });
+            }
+            above = Some(first);
+        }
+        tree
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use super::*;
+    use atoll_core::Encode;
+
+    pub fn shard(shard: u32, nodes: &[u32]) -> ShardSpec {
+        let server = |n: &u32| Server { node: NodeId(*n), storage: StorageId(u128::from(*n)) };
+        ShardSpec { shard, servers: nodes.iter().map(server).collect() }
+    }
+
+    pub fn config(shards: Vec<ShardSpec>) -> ScalogConfig {
+        let ordering = OrderingSpec { kind: "log".to_owned(), config: Bytes::new() };
+        let (aggregators, orderers) = (Vec::new(), vec![NodeId(1)]);
+        ScalogConfig { format: CONFIG_FORMAT, shards, aggregators, orderers, interval_us: 100, ordering }
+    }
+
+    #[test]
+    fn configurations_that_cannot_be_are_refused() {
+        let read = |c: ScalogConfig| ScalogConfig::parse(&c.to_bytes()).map_err(|e| e.to_string());
+        let good = config(vec![shard(0, &[1, 2]), shard(1, &[3, 4])]);
+        assert_eq!(read(good.clone()), Ok(good.clone()));
+        for shards in [
+            vec![],
+            vec![shard(0, &[])],
+            vec![shard(0, &[1, 1])],
+            vec![shard(0, &[1]), shard(0, &[2])],
+            vec![shard(0, &[1, 2]), shard(1, &[2, 3])],
+        ] {
+            assert!(read(config(shards)).unwrap_err().contains("share no number and no node"));
+        }
+        let mut tree = good.clone();
+        tree.aggregators = vec![Aggregator { node: NodeId(1), parent: Some(0) }];
+        assert!(read(tree).unwrap_err().contains("stands before it"));
+        assert!(read(ScalogConfig { orderers: vec![], ..good.clone() }).is_err());
+        assert!(read(ScalogConfig { interval_us: 0, ..good.clone() }).is_err());
+        assert!(read(ScalogConfig { format: 2, ..good }).is_err());
+    }
+
+    #[test]
+    fn a_tree_has_the_fan_in_at_every_level() {
+        let nodes: Vec<NodeId> = (1..=3).map(NodeId).collect();
+        assert_eq!(ScalogConfig::tree(&nodes, 4, 4), []);
+        let tree = ScalogConfig::tree(&nodes, 3500, 24);
+        // 146 leaves under 7 under the orderers.
+        assert_eq!(tree.len(), 146 + 7);
+        for i in 0..tree.len() {
+            let children = tree.iter().filter(|a| a.parent == Some(i as u32)).count();
+            assert!(children <= 24, "{i} has {children}");
+            assert_eq!(tree[i].parent.is_none(), i < 7);
+        }
+        let mut config = config(vec![shard(0, &[1])]);
+        config.aggregators = tree;
+        let mut load = std::collections::BTreeMap::new();
+        for shard in 0..3500 {
+            *load.entry(config.leaf(shard).unwrap()).or_insert(0) += 1;
+        }
+        assert!(load.len() == 146 && load.values().all(|n| *n <= 24), "{load:?}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Scalog (NSDI'20, "Scalog: Seamless Reconfiguration and Total Order in a Scalable Shared Log"): records are replicated in small shards
+//! first, and ordered afterwards, by cuts over counts.
+//!
+//! | paper | here |
+//! | --- | --- |
+//! | storage server (§3, Figure 2): segments, FIFO replication inside a shard, reports | `server/` |
+//! | aggregator (§3.2, a tree) | `aggregator.rs` |
+//! | ordering layer (§3.2): cuts from the minimum of each shard | `orderer.rs` |
+//! | cuts and global sequence numbers (§3.2) | `order.rs` |
+//! | the ordering layer's own log | `ordering.rs` |
+//! | append, appendToShard, readRecord, trim (§3.1) | `loglet/append.rs`, `loglet/shards.rs`, `loglet/read.rs`, `loglet/tail.rs` |
+//! | adding and finalizing shards (§4) | `order.rs`, `loglet/shards.rs`; of shards that are stuck: `orderer.rs` |
+//! | (seal, tail) | `loglet/tail.rs` |
+//! | (placement) | `config.rs`, `plan.rs` |
+//! | (when another Loglet must follow) | `reasons.rs` |
+//!
+//! # Departures from the paper and the notes, and why
+//!
+//! - *The ordering log carries minima, not cuts.* The cut and the numbers are computed when an entry is applied (scalog-S2, S3). Any number
+//!   of orderers may therefore propose at the same time, and there is no leader to elect.
+//! - *Servers and clients read the ordering log themselves*, instead of getting its entries from the ordering layer. Its log is replicated
+//!   and readable anyway, and whoever misses an entry reads it by its place (scalog-S7).
+//! - *A primary replicates what is on its own disk.* An append waits for two syncs, one after the other. In return, a primary that was
+//!   restarted has everything that it ever sent, and gives no place away twice (scalog-S12).
+//! - *A client's shard follows from its number*, so that a retry through another node finds the first attempt (scalog-S15). A client moves
+//!   only when its shard ends. Appends to a shard of the caller's choice are separate (`loglet/shards.rs`).
+//! - *The numbers of records are not journaled.* A server that was restarted reads the ordering log from its beginning, so that log is never
+//!   trimmed (scalog-S8), and ends with the Loglet.
+//! - *Aggregators forward the counts of each server*, also where they know all servers of a shard, because a minimum over part of a shard
+//!   would be wrong after a restart (scalog-S6).
+//! - *keeps_order is false*: the records of two segments are ordered by cuts.
+//!
+//! # Not offered yet
+//!
+//! - A node runs no Scalog Loglets yet: the crate is not in the list of protocols, and a node offers no virtual log as an ordering log.
+//!   Until then, an ordering log is a single Loglet (`provider.rs`, `KindLogs`).
+//! - setShardPolicy and subscribe as in the paper, views that are pushed to clients, gRPC and verbs, and the paper's applications.
+//! - Copies of the records of a shard that has ended and lost a server.
+//! - An exhaustive check of a small configuration.
+
+pub mod aggregator;
+pub mod config;
+mod invariants;
+pub mod loglet;
+pub mod message;
+pub mod mutants;
+pub mod order;
+pub mod orderer;
+pub mod ordering;
+mod plan;
+mod plugin;
+mod provider;
+mod reasons;
+pub mod roles;
+pub mod server;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use aggregator::Aggregator;
+pub use config::{OrderingSpec, ScalogConfig, Server, ShardError, ShardSpec};
+pub use loglet::{ScalogLoglet, ScalogOptions, ShardChange};
+pub use orderer::{Orderer, OrdererOptions};
+pub use ordering::OrderingLogs;
+pub use plugin::ScalogPlugin;
+pub use provider::{AGGREGATOR_ROLE, KIND, KindLogs, ORDERER_ROLE, STORAGE_ROLE, ScalogProvider};
+pub use server::{ServerOptions, StorageServer};

@@ -1,0 +1,204 @@
+//! A handle to a Scalog Loglet: the client's side (scalog.md §6, §10).
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `append.rs` | appends, and retries when a shard ends |
+//! | `tail.rs` | checkTail from the ordering log, waits for the tail, seal |
+//! | `read.rs` | reads: one server of each shard, merged by number |
+//! | `shards.rs` | adds and ends shards; appendToShard |
+
+mod append;
+mod read;
+mod shards;
+mod tail;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_contract::{
+    AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
+    Tail, Unavailability,
+};
+use atoll_core::sync::lock;
+use atoll_core::{BoxFuture, Env, Notify, Ticket};
+
+use crate::config::ScalogConfig;
+use crate::order::{Order, OrderEntry};
+use crate::ordering::read;
+
+pub use shards::ShardChange;
+
+/// Timeouts and sizes of handles, and of new Loglets.
+#[derive(Clone, Debug)]
+pub struct ScalogOptions {
+    /// How long an append may take before its outcome is reported as unknown.
+    pub append_timeout: Duration,
+    /// How long the other operations try before they give up.
+    pub op_timeout: Duration,
+    /// How long one request waits for its answer.
+    pub round_timeout: Duration,
+    /// Pause between two attempts, with jitter.
+    pub retry: Duration,
+    /// The most bytes of appends of one handle that are under way.
+    pub window_bytes: usize,
+    /// How often servers, aggregators and orderers of a new Loglet send what is new, in microseconds. Shorter: appends wait less, and the
+    /// ordering log grows faster.
+    pub interval_us: u32,
+    /// The most children of an aggregator of a new Loglet.
+    pub fan_in: usize,
+    /// The servers of a shard of a new Loglet: all but one may fail.
+    pub replicas: usize,
+}
+
+impl Default for ScalogOptions {
+    fn default() -> Self {
+        ScalogOptions {
+            append_timeout: Duration::from_secs(1),
+            op_timeout: Duration::from_secs(5),
+            round_timeout: Duration::from_millis(500),
+            retry: Duration::from_millis(5),
+            window_bytes: 64 << 20,
+            interval_us: 500,
+            fan_in: 24,
+            replicas: 2,
+        }
+    }
+}
+
+/// What a handle knows.
+struct Known {
+    order: Order,
+    in_flight_bytes: usize,
+}
+
+struct Shared {
+    env: Env,
+    id: LogletId,
+    config: ScalogConfig,
+    config_bytes: Bytes,
+    log: Arc<dyn Loglet>,
+    options: Arc<ScalogOptions>,
+    known: Mutex<Known>,
+    /// Notified when an entry of the ordering log was applied.
+    changed: Notify,
+}
+
+/// See the module documentation. Cheap to clone.
+#[derive(Clone)]
+pub struct ScalogLoglet(Arc<Shared>);
+
+impl fmt::Debug for ScalogLoglet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScalogLoglet({:?}, {})", self.0.env, self.0.id)
+    }
+}
+
+const NO_ORDER: LogletError = LogletError::Unavailable(Unavailability::NoQuorum);
+
+impl ScalogLoglet {
+    /// Returns a handle. `log` is its ordering log.
+    pub fn new(
+        env: Env,
+        id: LogletId,
+        (config, config_bytes): (ScalogConfig, Bytes),
+        log: Arc<dyn Loglet>,
+        options: Arc<ScalogOptions>,
+    ) -> Self {
+        let known = Mutex::new(Known { order: Order::new(&config), in_flight_bytes: 0 });
+        let changed = Notify::default();
+        ScalogLoglet(Arc::new(Shared { env, id, config, config_bytes, log, options, known, changed }))
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> &ScalogConfig {
+        &self.0.config
+    }
+
+    /// Runs a function on what the handle knows of the order.
+    pub fn with_order<T>(&self, f: impl FnOnce(&Order) -> T) -> T {
+        f(&lock(&self.0.known).order)
+    }
+
+    /// Applies the ordering log up to its tail: everything that was ordered before the call is known afterwards.
+    pub(crate) async fn refresh(&self) -> Result<(), LogletError> {
+        let tail = self.0.log.check_tail().await?;
+        self.catch_up(tail.at.0).await
+    }
+
+    /// Applies the first entries of the ordering log, which must be below a tail of it.
+    pub(crate) async fn catch_up(&self, to: u64) -> Result<(), LogletError> {
+        loop {
+            let at = self.with_order(Order::applied);
+            if at >= to {
+                return Ok(());
+            }
+            let entries = read(&self.0.log, at, to).await.map_err(|error| match error {
+                ReadError::Gone => LogletError::Gone,
+                _ => NO_ORDER,
+            })?;
+            let mut known = lock(&self.0.known);
+            // Another call of this handle may have applied them meanwhile.
+            if known.order.applied() != at {
+                continue;
+            }
+            for bytes in entries {
+                if bytes.is_empty() {
+                    known.order.skip();
+                    continue;
+                }
+                let Ok(entry) = OrderEntry::parse(bytes) else { return Err(NO_ORDER) };
+                known.order.apply(&entry);
+            }
+            drop(known);
+            self.0.changed.notify();
+        }
+    }
+}
+
+impl Loglet for ScalogLoglet {
+    fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
+        self.start_append(batch, Offset::ZERO)
+    }
+
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
+        self.start_append(batch, not_below)
+    }
+
+    /// Returns false: the records of two segments are ordered by cuts, not by the calls.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
+    fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
+        Box::pin(self.check())
+    }
+
+    fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {
+        Box::pin(self.wait(above))
+    }
+
+    fn known_tail(&self) -> Offset {
+        Offset(self.with_order(Order::base))
+    }
+
+    fn read(
+        &self,
+        range: Range<Offset>,
+        max_bytes: usize,
+        from: ReadFrom,
+    ) -> BoxFuture<'_, Result<ReadBatch, ReadError>> {
+        Box::pin(self.read_range(range, max_bytes, from))
+    }
+
+    fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>> {
+        Box::pin(self.trim(to))
+    }
+
+    fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>> {
+        Box::pin(self.end())
+    }
+}

@@ -1,0 +1,297 @@
+//! An orderer: forms cuts from what servers report, and appends them to the ordering log (scalog.md §4).
+//!
+//! Its reports are soft state, which comes back within a few intervals. Any number of orderers may propose at the same time: a proposal is
+//! only a lower bound of what all servers of a shard have, and the cut is computed when it is applied (`order.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_contract::{Loglet, LogletId};
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{
+    Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, Refused, Role, Tick,
+};
+
+use crate::aggregator::merge;
+use crate::config::ScalogConfig;
+use crate::message::{Follow, Followed, Proposed, Reports};
+use crate::mutants;
+use crate::order::{Order, OrderEntry, Shard, ShardCut};
+use crate::ordering::{OrderingLogs, follow, write};
+use crate::roles::ORDERER;
+
+/// Limits of an orderer.
+#[derive(Clone, Debug)]
+pub struct OrdererOptions {
+    /// How long the ordering log may take for a proposal before it is made again.
+    pub propose_timeout: Duration,
+    /// How long a server of a shard may lack what another one has before the shard is ended, if other shards are live (scalog-S17). 0:
+    /// never.
+    pub stuck_after: Duration,
+}
+
+impl Default for OrdererOptions {
+    fn default() -> Self {
+        OrdererOptions { propose_timeout: Duration::from_secs(1), stuck_after: Duration::from_millis(500) }
+    }
+}
+
+/// Since when the minimum of a shard stands still although a server has more.
+#[derive(Debug)]
+struct Stuck {
+    minimum: Vec<u64>,
+    since: Tick,
+}
+
+/// One Loglet.
+struct Ordered {
+    config: ScalogConfig,
+    order: Order,
+    log: Arc<dyn Loglet>,
+    /// What each server has reported.
+    reports: BTreeMap<(u32, u32), Vec<u64>>,
+    /// What is in the ordering log already, or on its way: no need to propose it again.
+    proposed: BTreeMap<u32, Vec<u64>>,
+    proposing: bool,
+    proposed_at: Tick,
+    stuck: BTreeMap<u32, Stuck>,
+}
+
+/// See the module documentation.
+pub struct Orderer {
+    env: Env,
+    logs: Arc<dyn OrderingLogs>,
+    options: OrdererOptions,
+    loglets: BTreeMap<LogletId, Ordered>,
+    due: BTreeMap<LogletId, Tick>,
+}
+
+impl Orderer {
+    /// Creates the orderer of the node of `env`.
+    pub fn new(env: Env, logs: Arc<dyn OrderingLogs>, options: OrdererOptions) -> Self {
+        Orderer { env, logs, options, loglets: BTreeMap::new(), due: BTreeMap::new() }
+    }
+
+    fn wake(&mut self, loglet: LogletId, at: Tick) {
+        let due = self.due.entry(loglet).or_insert(at);
+        *due = (*due).min(at);
+    }
+
+    fn know(&mut self, now: Tick, loglet: LogletId, config: &Bytes, out: &mut Effects) {
+        if self.loglets.contains_key(&loglet) || config.is_empty() {
+            return;
+        }
+        let Ok(config) = ScalogConfig::parse(config) else { return };
+        if !config.orderers.contains(&self.env.node()) {
+            return;
+        }
+        let Ok(log) = self.logs.open(loglet, &config.ordering) else { return };
+        let follows = follow(self.env.clone(), log.clone(), loglet, ORDERER, 0);
+        out.run("scalog.follow", Box::pin(follows));
+        let (order, reports, proposed, stuck) =
+            (Order::new(&config), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let one =
+            Ordered { config, order, log, reports, proposed, proposing: false, proposed_at: now, stuck };
+        self.loglets.insert(loglet, one);
+    }
+
+    fn on_reports(&mut self, now: Tick, m: Reports, out: &mut Effects) {
+        self.know(now, m.loglet, &m.config, out);
+        let Some(one) = self.loglets.get_mut(&m.loglet) else {
+            hit("scalog.orderer.unconfigured");
+            return;
+        };
+        for report in m.reports {
+            // Reports of shards that have ended, or that nobody knows, are ignored (S13).
+            let shard = one.order.shards().get(&report.shard).filter(|shard| shard.is_live());
+            let fits = shard.is_some_and(|shard| {
+                (report.replica as usize) < shard.servers.len() && report.counts.len() == shard.servers.len()
+            });
+            if fits && !one.order.is_sealed() {
+                merge(one.reports.entry((report.shard, report.replica)).or_default(), &report.counts);
+            }
+        }
+        let interval = Duration::from_micros(one.config.interval_us.into());
+        let at = now.max(one.proposed_at.after(interval));
+        self.wake(m.loglet, at);
+    }
+
+    fn on_follow(&mut self, now: Tick, from: Caller, m: Follow, out: &mut Effects) {
+        let Some(one) = self.loglets.get_mut(&m.loglet) else {
+            return out.reply(from, Followed { applied: None }, Lsn::NONE);
+        };
+        for (at, bytes) in (m.from..).zip(m.entries) {
+            if at != one.order.applied() {
+                break;
+            }
+            match OrderEntry::parse(bytes.clone()) {
+                _ if bytes.is_empty() => one.order.skip(),
+                Ok(entry) => {
+                    for shard in one.order.apply(&entry).ended {
+                        one.reports.retain(|(s, _), _| *s != shard);
+                        one.proposed.remove(&shard);
+                        one.stuck.remove(&shard);
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        let applied = Some(one.order.applied());
+        out.reply(from, Followed { applied }, Lsn::NONE);
+        self.wake(m.loglet, now);
+    }
+
+    fn on_proposed(&mut self, now: Tick, m: &Proposed) {
+        let Some(one) = self.loglets.get_mut(&m.loglet) else { return };
+        one.proposing = false;
+        if !m.done {
+            hit("scalog.orderer.not_proposed");
+            one.proposed.clear();
+        }
+        let interval = Duration::from_micros(one.config.interval_us.into());
+        let at = now.max(one.proposed_at.after(interval));
+        self.wake(m.loglet, at);
+    }
+
+    /// Proposes what is new. At most one proposal is on its way, so cuts grow when the ordering log is slow.
+    fn propose(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
+        let (stuck_after, timeout) = (self.options.stuck_after, self.options.propose_timeout);
+        let Some(one) = self.loglets.get_mut(&loglet) else { return };
+        if one.proposing || one.order.is_sealed() {
+            return;
+        }
+        let cut = one.cut();
+        let (finalize, look_at) = one.find_stuck(now, stuck_after);
+        if let Some(at) = look_at {
+            self.wake(loglet, at);
+        }
+        if cut.is_empty() && finalize.is_empty() {
+            return;
+        }
+        let Some(one) = self.loglets.get_mut(&loglet) else { return };
+        for shard in &cut {
+            one.proposed.insert(shard.shard, shard.counts.clone());
+        }
+        (one.proposing, one.proposed_at) = (true, now);
+        let entry = OrderEntry { cut, finalize, ..OrderEntry::nothing() };
+        let (env, log, until) = (self.env.clone(), one.log.clone(), now.after(timeout));
+        let propose = async move {
+            let done = write(&env, &log, &entry, until).await.is_ok();
+            env.post(env.node(), Class::Control, ORDERER, Proposed { loglet, done });
+        };
+        out.run("scalog.propose", Box::pin(propose));
+    }
+}
+
+impl Ordered {
+    /// Returns what all servers of each live shard have, where that is new.
+    fn cut(&self) -> Vec<ShardCut> {
+        let mut cut = Vec::new();
+        for (number, shard) in self.order.shards().iter().filter(|(_, shard)| shard.is_live()) {
+            let counts = self.minimum(*number, shard);
+            let proposed = self.proposed.get(number);
+            let is_new = |(segment, count): (usize, &u64)| {
+                let known = proposed.and_then(|p| p.get(segment)).copied().unwrap_or(0);
+                *count > known.max(shard.counts[segment])
+            };
+            let heard = || self.reports.keys().any(|(s, _)| s == number);
+            let is_new = counts.iter().enumerate().any(is_new)
+                || (mutant(mutants::SCALOG_S2) && heard() && proposed != Some(&counts));
+            if is_new {
+                cut.push(ShardCut { shard: *number, counts });
+            }
+        }
+        cut
+    }
+
+    /// Returns the minimum over the servers of a shard, for each segment: what is on all of them survives the loss of all but one. One
+    /// that has not reported counts as nothing; what is ordered already stays ordered, because the cut is a maximum over time (S2, S5).
+    fn minimum(&self, number: u32, shard: &Shard) -> Vec<u64> {
+        let replicas = 0..shard.servers.len();
+        let reported = |replica: usize, segment: usize| {
+            let counts = self.reports.get(&(number, replica as u32));
+            counts.and_then(|counts| counts.get(segment)).copied().unwrap_or(0)
+        };
+        let of_segment = |segment| {
+            let all = replicas.clone().map(|replica| reported(replica, segment));
+            let count = if mutant(mutants::SCALOG_S5) { all.max() } else { all.min() };
+            count.unwrap_or(0)
+        };
+        (0..shard.servers.len()).map(of_segment).collect()
+    }
+
+    /// Returns the shards to end, because a server lacks for too long what another one has (S17), and when to look again. A shard stays if
+    /// it is the last one: ending it would help nobody.
+    fn find_stuck(&mut self, now: Tick, after: Duration) -> (Vec<(u32, u32)>, Option<Tick>) {
+        let (mut ends, mut look_at) = (Vec::new(), None::<Tick>);
+        let live: Vec<u32> =
+            self.order.shards().iter().filter(|(_, s)| s.is_live()).map(|(number, _)| *number).collect();
+        if after.is_zero() || live.len() < 2 {
+            return (ends, None);
+        }
+        for number in &live {
+            let Some(shard) = self.order.shards().get(number) else { continue };
+            let minimum = self.minimum(*number, shard);
+            let counts = self.reports.range((*number, 0)..=(*number, u32::MAX)).map(|(_, counts)| counts);
+            let has_more =
+                counts.flat_map(|counts| counts.iter().zip(&minimum)).any(|(count, min)| count > min);
+            if !has_more {
+                self.stuck.remove(number);
+                continue;
+            }
+            let stuck = self.stuck.entry(*number).or_insert(Stuck { minimum: minimum.clone(), since: now });
+            if stuck.minimum != minimum {
+                *stuck = Stuck { minimum, since: now };
+            }
+            let at = stuck.since.after(after);
+            if at > now {
+                look_at = Some(look_at.map_or(at, |other| other.min(at)));
+            } else if ends.len() + 1 < live.len() {
+                hit("scalog.orderer.ends_stuck");
+                stuck.since = now;
+                ends.push((*number, 0));
+            }
+        }
+        (ends, look_at)
+    }
+}
+
+impl Role for Orderer {
+    fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        let done = match frame.kind {
+            Reports::KIND => Reports::from_frame(frame).map(|m| self.on_reports(now, m, out)),
+            Follow::KIND => Follow::from_frame(frame).map(|m| self.on_follow(now, from, m, out)),
+            Proposed::KIND => Proposed::from_frame(frame).map(|m| self.on_proposed(now, &m)),
+            got => Err(DecodeError::WrongKind { expected: "a message for an orderer of scalog", got }),
+        };
+        if let Err(error) = done {
+            out.reply(from, Refused { reason: error.to_string() }, Lsn::NONE);
+        }
+    }
+
+    fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
+
+    fn deadline(&self) -> Option<Tick> {
+        self.due.values().copied().min()
+    }
+
+    fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
+        let due: Vec<LogletId> = self.due.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
+        for loglet in due {
+            self.due.remove(&loglet);
+            self.propose(now, loglet, out);
+        }
+    }
+
+    fn measure(&self, out: &mut Vec<Measure>) {
+        let servers: usize = self.loglets.values().map(|one| one.reports.len()).sum();
+        let figures = [
+            ("scalog_orderer_loglets", self.loglets.len() as f64),
+            ("scalog_orderer_servers", servers as f64),
+        ];
+        out.extend(figures.map(|(name, value)| Measure { name, label: None, value }));
+    }
+}

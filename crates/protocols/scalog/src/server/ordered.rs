@@ -1,0 +1,84 @@
+//! What a server does with the entries of the ordering log.
+
+use atoll_contract::{LogletId, Offset};
+use atoll_core::testing::hit;
+use atoll_core::{Caller, Effects, Lsn, Tick};
+
+use super::StorageServer;
+use crate::invariants;
+use crate::message::{Follow, Followed};
+use crate::order::{Applied, OrderEntry};
+
+impl StorageServer {
+    /// Applies entries, in their order and without gaps (scalog-S7). The answer says which one is next.
+    pub(super) fn on_follow(&mut self, now: Tick, from: Caller, m: Follow, out: &mut Effects) {
+        let mut at = m.from;
+        for bytes in m.entries {
+            let Some(here) = self.here.get_mut(&m.loglet) else { break };
+            if at != here.order.applied() {
+                hit("scalog.server.entry_gap");
+                break;
+            }
+            at += 1;
+            if bytes.is_empty() {
+                here.order.skip();
+                continue;
+            }
+            // An entry of a later version: this server must not go on, or it would number records differently.
+            let Ok(entry) = OrderEntry::parse(bytes) else {
+                hit("scalog.server.unreadable_entry");
+                break;
+            };
+            let applied = here.order.apply(&entry);
+            self.applied(now, m.loglet, &applied, out);
+        }
+        let applied = self.here.get(&m.loglet).map(|here| here.order.applied());
+        out.reply(from, Followed { applied }, Lsn::NONE);
+    }
+
+    fn applied(&mut self, now: Tick, loglet: LogletId, applied: &Applied, out: &mut Effects) {
+        for n in &applied.records {
+            let Some(mine) = self.mine(loglet, n.shard) else { continue };
+            mine.numbers.add(n);
+            let segment = mine.segments[n.segment];
+            let synced = self.tails(segment).0;
+            invariants::cut_is_here(n.shard, n.segment, n.first + n.count, synced);
+        }
+        if !applied.added.is_empty() {
+            self.join_all(now, loglet, out);
+        }
+        let mut changed: Vec<u32> =
+            applied.records.iter().map(|n| n.shard).chain(applied.ended.clone()).collect();
+        if applied.sealed {
+            changed = self.shards_of(loglet);
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        for shard in changed {
+            self.settle(loglet, shard, out);
+        }
+        if applied.trimmed {
+            self.trim(loglet, out);
+        }
+        self.wake_readers(loglet, out);
+    }
+
+    /// Gives up the records below the trim point.
+    fn trim(&mut self, loglet: LogletId, out: &mut Effects) {
+        let Some(here) = self.here.get_mut(&loglet) else { return };
+        let to = here.order.trim();
+        let mut firsts: Vec<(LogletId, u64)> = Vec::new();
+        for mine in here.shards.values_mut() {
+            firsts.extend(
+                mine.numbers.trim(to).into_iter().map(|(segment, first)| (mine.segments[segment], first)),
+            );
+        }
+        for (segment, first) in firsts {
+            // After a restart, the ordering log is applied again, and the trims in it are older than what the disk says.
+            let is_new = self.store.loglets.get(&segment).is_some_and(|part| part.trim.0 < first);
+            if is_new {
+                self.store.stage_trim(segment, Offset(first), out);
+            }
+        }
+    }
+}
