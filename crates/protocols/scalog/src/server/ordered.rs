@@ -12,14 +12,12 @@ use crate::order::{Applied, OrderEntry};
 impl StorageServer {
     /// Applies entries, in their order and without gaps (scalog-S7). The answer says which one is next.
     pub(super) fn on_follow(&mut self, now: Tick, from: Caller, m: Follow, out: &mut Effects) {
-        let mut at = m.from;
-        for bytes in m.entries {
+        for (at, bytes) in (m.from..).zip(m.entries) {
             let Some(here) = self.here.get_mut(&m.loglet) else { break };
             if at != here.order.applied() {
                 hit("scalog.server.entry_gap");
                 break;
             }
-            at += 1;
             if bytes.is_empty() {
                 here.order.skip();
                 continue;
