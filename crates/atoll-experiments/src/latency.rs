@@ -31,6 +31,11 @@ impl Latencies {
         self.histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Returns the number of operations that succeeded.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
     /// Returns the latency that the fraction `q` of the operations does not exceed, in microseconds.
     pub fn quantile_us(&self, q: f64) -> f64 {
         self.histogram.value_at_quantile(q) as f64 / 1e3

@@ -1,0 +1,431 @@
+//! A model of many machines: real node cores with their roles in virtual time. Processors, links and disks take as long as [`Parameters`]
+//! say. A run with the same parameters, nodes and procedures gives the same results.
+//!
+//! - A *turn* of a node keeps one processor of its machine busy, from the arrival of what it handles until its messages leave. What arrives
+//!   in the meantime waits for the next turn, as it does in the product.
+//! - A message occupies its sender's link, then travels, then occupies its receiver's link.
+//! - A batch of the journal occupies the disk for its bytes, and is durable one sync later. A node syncs one batch at a time, as in the
+//!   product.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::time::{Duration, Instant};
+
+use atoll_core::{
+    Class, Env, Envelope, Incarnation, Link, Loc, Lsn, NodeCore, NodeId, Outputs, StorageId, Tick,
+};
+use atoll_native::{LogServer, LogServerOptions, Sequencer, SequencerOptions};
+use serde_json::{Value, json};
+
+/// What a frame has on the wire beside its head and payloads, in bytes.
+const FRAME_BYTES: u64 = 32;
+/// What a record has in the journal beside its head and payload, in bytes.
+const RECORD_BYTES: u64 = 24;
+/// The journal writes whole blocks.
+const BLOCK_BYTES: u64 = 4096;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// How long things take. Whole numbers, so that every machine computes the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Processor time of a turn of a node, in nanoseconds, beside its steps.
+    pub turn_ns: u64,
+    /// Processor time of a step of a turn (a message in or out, a poll of a procedure, a deadline), in nanoseconds.
+    pub step_ns: u64,
+    /// Processor time of a read from a connection, in nanoseconds: one for each connection and turn.
+    pub read_ns: u64,
+    /// Processor time of a write to a connection, in nanoseconds: one for each connection and turn.
+    pub write_ns: u64,
+    /// Processor time of a byte that is read or written, in picoseconds.
+    pub byte_ps: u64,
+    /// How long a message travels, in nanoseconds.
+    pub latency_ns: u64,
+    /// What a node's link carries in each direction, in bytes per second.
+    pub link_bytes_s: u64,
+    /// How long a sync of the journal takes, in nanoseconds.
+    pub sync_ns: u64,
+    /// What a disk writes, in bytes per second.
+    pub disk_bytes_s: u64,
+}
+
+impl Parameters {
+    /// The fields by name, in the order of the output.
+    pub fn fields(&self) -> [(&'static str, u64); 9] {
+        [
+            ("turn_ns", self.turn_ns),
+            ("step_ns", self.step_ns),
+            ("read_ns", self.read_ns),
+            ("write_ns", self.write_ns),
+            ("byte_ps", self.byte_ps),
+            ("latency_ns", self.latency_ns),
+            ("link_bytes_s", self.link_bytes_s),
+            ("sync_ns", self.sync_ns),
+            ("disk_bytes_s", self.disk_bytes_s),
+        ]
+    }
+
+    /// Returns the fields as JSON.
+    pub fn to_json(self) -> Value {
+        Value::Object(
+            self.fields().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect(),
+        )
+    }
+
+    /// Reads what [`Parameters::to_json`] returned. None if a field is missing.
+    pub fn from_json(value: &Value) -> Option<Self> {
+        let field = |name: &str| value.get(name)?.as_u64();
+        Some(Parameters {
+            turn_ns: field("turn_ns")?,
+            step_ns: field("step_ns")?,
+            read_ns: field("read_ns")?,
+            write_ns: field("write_ns")?,
+            byte_ps: field("byte_ps")?,
+            latency_ns: field("latency_ns")?,
+            link_bytes_s: field("link_bytes_s")?,
+            sync_ns: field("sync_ns")?,
+            disk_bytes_s: field("disk_bytes_s")?,
+        })
+    }
+}
+
+/// Returns how long `bytes` take at a rate, in nanoseconds.
+fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
+    let nanos = u128::from(bytes) * NANOS_PER_SECOND / u128::from(bytes_per_second.max(1));
+    u64::try_from(nanos).unwrap_or(u64::MAX)
+}
+
+/// What turns had to do, and how long this took on the machine that runs the model.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Number of turns.
+    pub turns: u64,
+    /// Number of steps of these turns, messages out included.
+    pub steps: u64,
+    /// Real time of these turns.
+    pub took: Duration,
+}
+
+/// How long the resources of a node were busy, in nanoseconds of virtual time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Busy {
+    /// Its turns.
+    pub processor_ns: u64,
+    /// Its link, outwards.
+    pub sending_ns: u64,
+    /// Its link, inwards.
+    pub receiving_ns: u64,
+    /// Batches of its journal, with their syncs.
+    pub disk_ns: u64,
+}
+
+/// A message on its way.
+struct Travelling {
+    from: NodeId,
+    class: Class,
+    envelope: Envelope,
+    bytes: u64,
+}
+
+enum Input {
+    Message(Box<Travelling>),
+    Durable(Vec<(Lsn, Loc)>),
+}
+
+enum Event {
+    /// A node may take a turn.
+    Turn,
+    /// The last byte of a message is at the link of its receiver.
+    Arrives(Box<Travelling>),
+    /// A node gets something to handle.
+    Takes(Input),
+}
+
+/// An event at a node. Events at the same time happen in the order in which they were planned.
+struct Planned {
+    at: u64,
+    number: u64,
+    node: usize,
+    event: Event,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// A machine: nodes share its processors and its disk.
+struct Machine {
+    /// Until when each processor is busy.
+    processors: Vec<u64>,
+    /// Until when the disk transfers bytes.
+    disk_until: u64,
+}
+
+struct Node {
+    core: NodeCore,
+    machine: usize,
+    inbox: VecDeque<Input>,
+    outputs: Outputs,
+    /// When its next turn is planned.
+    turn_at: Option<u64>,
+    busy_until: u64,
+    sending_until: u64,
+    receiving_until: u64,
+    written_bytes: u32,
+    busy: Busy,
+}
+
+/// See the module documentation.
+pub struct Model {
+    parameters: Parameters,
+    now: u64,
+    number: u64,
+    events: BinaryHeap<Reverse<Planned>>,
+    machines: Vec<Machine>,
+    nodes: Vec<Node>,
+    /// What all turns had to do.
+    pub work: Work,
+}
+
+/// Returns the identity of the data directory of a node.
+pub fn storage_of(node: NodeId) -> StorageId {
+    StorageId(u128::from(node.0) << 64 | 7)
+}
+
+/// Returns the only life of a node.
+pub fn life_of(node: NodeId) -> Incarnation {
+    Incarnation(u64::from(node.0) * 1000 + 1)
+}
+
+impl Model {
+    /// Creates a model without machines.
+    pub fn new(parameters: Parameters) -> Self {
+        let (events, work) = (BinaryHeap::new(), Work::default());
+        Model { parameters, now: 0, number: 0, events, machines: Vec::new(), nodes: Vec::new(), work }
+    }
+
+    /// Adds a machine with this many processors. Returns its number.
+    pub fn add_machine(&mut self, processors: usize) -> usize {
+        self.machines.push(Machine { processors: vec![0; processors.max(1)], disk_until: 0 });
+        self.machines.len() - 1
+    }
+
+    /// Adds a node to a machine, and returns its number; the first is 1. With `serves`, it has a LogServer and a sequencer. Otherwise only
+    /// clients run on it.
+    pub fn add_node(&mut self, machine: usize, serves: bool, seed: u64) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32 + 1);
+        let mut core = NodeCore::new(id, life_of(id), seed.wrapping_add(id.0.into()));
+        let env = core.env();
+        if serves {
+            let server = LogServer::new(env.clone(), storage_of(id), LogServerOptions::default());
+            core.add_role(atoll_native::roles::LOG_SERVER, Box::new(server));
+            let sequencer = Sequencer::new(env, SequencerOptions::default());
+            core.add_role(atoll_native::roles::SEQUENCER, Box::new(sequencer));
+        }
+        core.recover_done(Lsn::NONE);
+        self.nodes.push(Node {
+            core,
+            machine,
+            inbox: VecDeque::new(),
+            outputs: Outputs::default(),
+            turn_at: None,
+            busy_until: 0,
+            sending_until: 0,
+            receiving_until: 0,
+            written_bytes: 0,
+            busy: Busy::default(),
+        });
+        id
+    }
+
+    /// Connects all nodes and gives each its first turn.
+    pub fn connect(&mut self) {
+        let ids = 1..=self.nodes.len() as u32;
+        for i in 0..self.nodes.len() {
+            let others = ids.clone().filter(|n| *n as usize != i + 1);
+            for peer in others.map(NodeId) {
+                for class in [Class::Control, Class::Data] {
+                    self.nodes[i].core.set_link(Tick(self.now), peer, class, Link::Up);
+                }
+            }
+            self.wake(i, self.now);
+        }
+    }
+
+    /// Returns the environment of a node, for handles and procedures.
+    pub fn env(&self, node: NodeId) -> Env {
+        self.nodes[node.0 as usize - 1].core.env()
+    }
+
+    /// Returns how long the resources of a node were busy since the last [`Model::forget`].
+    pub fn busy(&self, node: NodeId) -> Busy {
+        self.nodes[node.0 as usize - 1].busy
+    }
+
+    /// Forgets what was busy so far.
+    pub fn forget(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.busy = Busy::default());
+        self.work = Work::default();
+    }
+
+    /// Runs until a time, in nanoseconds since the start.
+    pub fn run_until(&mut self, until: u64) {
+        while let Some(Reverse(planned)) = self.events.pop() {
+            if planned.at > until {
+                self.events.push(Reverse(planned));
+                break;
+            }
+            self.now = planned.at;
+            match planned.event {
+                Event::Turn => self.turn_if_due(planned.node),
+                Event::Arrives(message) => self.receive(planned.node, message),
+                Event::Takes(input) => {
+                    self.nodes[planned.node].inbox.push_back(input);
+                    self.wake(planned.node, self.now);
+                }
+            }
+        }
+        self.now = until;
+    }
+
+    fn plan(&mut self, at: u64, node: usize, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse(Planned { at, number: self.number, node, event }));
+    }
+
+    /// Plans a turn of a node, not before it has completed the last one.
+    fn wake(&mut self, i: usize, at: u64) {
+        let at = at.max(self.nodes[i].busy_until);
+        if self.nodes[i].turn_at.is_none_or(|planned| planned > at) {
+            self.nodes[i].turn_at = Some(at);
+            self.plan(at, i, Event::Turn);
+        }
+    }
+
+    /// The link of the receiver passes on one message after the other.
+    fn receive(&mut self, i: usize, message: Box<Travelling>) {
+        let transfer = transfer_ns(message.bytes, self.parameters.link_bytes_s);
+        let node = &mut self.nodes[i];
+        let end = self.now.max(node.receiving_until + transfer);
+        node.receiving_until = end;
+        node.busy.receiving_ns += transfer;
+        self.plan(end, i, Event::Takes(Input::Message(message)));
+    }
+
+    fn turn_if_due(&mut self, i: usize) {
+        if self.nodes[i].turn_at != Some(self.now) {
+            // It was planned anew.
+            return;
+        }
+        let processors = &self.machines[self.nodes[i].machine].processors;
+        let free = (0..processors.len()).min_by_key(|p| processors[*p]).unwrap_or(0);
+        if processors[free] > self.now {
+            let at = processors[free];
+            self.nodes[i].turn_at = Some(at);
+            self.plan(at, i, Event::Turn);
+            return;
+        }
+        self.nodes[i].turn_at = None;
+        self.turn(i, free);
+    }
+
+    fn turn(&mut self, i: usize, processor: usize) {
+        let now = Tick(self.now);
+        let node = &mut self.nodes[i];
+        let mut outputs = std::mem::take(&mut node.outputs);
+        outputs.steps = 0;
+        let (mut bytes, mut sources) = (0, BTreeSet::new());
+        let started = Instant::now();
+        for input in node.inbox.drain(..) {
+            match input {
+                Input::Durable(written) => node.core.durable(now, Ok(written)),
+                Input::Message(message) => {
+                    let Travelling { from, class, envelope, bytes: length } = *message;
+                    bytes += length;
+                    sources.insert((from, class));
+                    node.core.deliver(now, from, class, envelope);
+                }
+            }
+        }
+        node.core.turn(now, &mut outputs);
+        self.work.took += started.elapsed();
+        let steps = (outputs.steps + outputs.frames.len()) as u64;
+        self.work.turns += 1;
+        self.work.steps += steps;
+        let targets: BTreeSet<_> = outputs.frames.iter().map(|frame| (frame.to, frame.class)).collect();
+        bytes += outputs.frames.iter().map(|frame| frame_bytes(&frame.envelope)).sum::<u64>();
+        let Parameters { turn_ns, step_ns, read_ns, write_ns, byte_ps, .. } = self.parameters;
+        let took = turn_ns
+            + steps * step_ns
+            + sources.len() as u64 * read_ns
+            + targets.len() as u64 * write_ns
+            + bytes * byte_ps / 1000;
+        let end = self.now + took;
+        node.busy_until = end;
+        node.busy.processor_ns += took;
+        self.machines[node.machine].processors[processor] = end;
+        self.carry_out(i, end, &mut outputs);
+        let again = std::mem::take(&mut outputs.more) || !self.nodes[i].inbox.is_empty();
+        self.nodes[i].outputs = outputs;
+        let next = if again { Some(end) } else { self.nodes[i].core.next_deadline().map(|at| at.0) };
+        if let Some(at) = next {
+            self.wake(i, at);
+        }
+    }
+
+    /// Sends messages and writes the journal at the end of a turn. Nobody reads, so nothing is fetched.
+    fn carry_out(&mut self, i: usize, end: u64, outputs: &mut Outputs) {
+        let Parameters { latency_ns, link_bytes_s, sync_ns, disk_bytes_s, .. } = self.parameters;
+        for frame in outputs.frames.drain(..) {
+            let bytes = frame_bytes(&frame.envelope);
+            let transfer = transfer_ns(bytes, link_bytes_s);
+            let node = &mut self.nodes[i];
+            node.sending_until = node.sending_until.max(end) + transfer;
+            node.busy.sending_ns += transfer;
+            let (from, class, envelope) = (NodeId(i as u32 + 1), frame.class, frame.envelope);
+            let message = Box::new(Travelling { from, class, envelope, bytes });
+            let at = node.sending_until + latency_ns;
+            self.plan(at, frame.to.0 as usize - 1, Event::Arrives(message));
+        }
+        outputs.fetches.clear();
+        outputs.freed.clear();
+        outputs.checkpoint = None;
+        let Some(batch) = outputs.journal.take() else { return };
+        let node = &mut self.nodes[i];
+        let mut bytes = 0;
+        let mut written = Vec::with_capacity(batch.records.len());
+        for (lsn, record) in batch.records {
+            let length = RECORD_BYTES + (record.head.len() + record.payload.len()) as u64;
+            let (offset_bytes, len_bytes) = (node.written_bytes, u32::try_from(length).unwrap_or(u32::MAX));
+            node.written_bytes = offset_bytes.wrapping_add(len_bytes);
+            written.push((lsn, Loc { segment: 1, offset_bytes, len_bytes }));
+            bytes += length;
+        }
+        let transfer = transfer_ns(bytes.next_multiple_of(BLOCK_BYTES), disk_bytes_s);
+        let disk = &mut self.machines[node.machine].disk_until;
+        *disk = (*disk).max(end) + transfer;
+        let at = *disk + sync_ns;
+        node.busy.disk_ns += at - end;
+        self.plan(at, i, Event::Takes(Input::Durable(written)));
+    }
+}
+
+/// Returns the length of a message on the wire.
+fn frame_bytes(envelope: &Envelope) -> u64 {
+    FRAME_BYTES + envelope.frame.size_bytes() as u64
+}

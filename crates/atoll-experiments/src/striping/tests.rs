@@ -1,0 +1,117 @@
+//! The model keeps to its parameters: a lone append takes what they say, and a saturated resource gives its rate.
+
+use super::*;
+
+/// Nothing takes any time.
+const FREE: Parameters = Parameters {
+    turn_ns: 0,
+    step_ns: 0,
+    read_ns: 0,
+    write_ns: 0,
+    byte_ps: 0,
+    latency_ns: 0,
+    link_bytes_s: u64::MAX,
+    sync_ns: 0,
+    disk_bytes_s: u64::MAX,
+};
+const MICRO: u64 = 1_000;
+
+fn one_server() -> Shape {
+    Shape { servers: 1, stripes: vec![Stripe { sequencer: 0, servers: vec![0] }] }
+}
+
+fn load(clients: u32, depth: u32) -> Load {
+    Load { clients, depth, payload: 1000, warm_up_ms: 20, measured_ms: 100, seed: 3, one_machine: None }
+}
+
+fn rate(outcome: &Outcome) -> f64 {
+    outcome.latencies.count() as f64 * 10.0
+}
+
+fn part(outcome: &Outcome, what: &str) -> f64 {
+    outcome.busiest.iter().find(|(name, _)| *name == what).map_or(0.0, |(_, part)| *part)
+}
+
+#[test]
+fn a_lone_append_takes_what_the_parameters_say() {
+    // The turn that sends it, the one that orders and stores it, the one that learns that it is durable; and two ways and a sync.
+    let parameters =
+        Parameters { turn_ns: 10 * MICRO, latency_ns: 100 * MICRO, sync_ns: 300 * MICRO, ..FREE };
+    let outcome = load(1, 1).run(&parameters, &one_server());
+    assert_eq!(outcome.latencies.errors, 0);
+    let expected = 3.0 * 10.0 + 2.0 * 100.0 + 300.0;
+    for q in [0.01, 0.5, 0.99] {
+        let took = outcome.latencies.quantile_us(q);
+        assert!((took - expected).abs() <= expected * 0.002, "{took} µs at {q}, not {expected}");
+    }
+    // The turn that gets the answer is that of the next append.
+    let turns = rate(&outcome) * expected / 1e6;
+    assert!((turns - 1.0).abs() < 0.01, "{turns} appends at once");
+}
+
+#[test]
+fn a_lone_append_on_three_servers_takes_one_way_more_each() {
+    // A majority is the sequencer's own server and one other, which gets the entry one way later.
+    let parameters = Parameters { latency_ns: 100 * MICRO, sync_ns: 300 * MICRO, ..FREE };
+    let took = load(1, 1).run(&parameters, &Shape::sharded(1)).latencies.quantile_us(0.5);
+    assert!((took - 700.0).abs() <= 2.0, "{took} µs: four ways and a sync");
+}
+
+#[test]
+fn a_saturated_link_gives_its_rate() {
+    let parameters = Parameters { latency_ns: 100 * MICRO, link_bytes_s: 10_000_000, ..FREE };
+    let outcome = load(8, 16).run(&parameters, &one_server());
+    let bytes = rate(&outcome) * 1000.0;
+    assert!(bytes < 10e6 && bytes > 8.5e6, "{bytes} payload bytes per second of 10 MB, with heads");
+    assert!(part(&outcome, "link of a sequencer") > 0.99, "{:?}", outcome.busiest);
+}
+
+#[test]
+fn a_saturated_disk_gives_its_rate() {
+    let parameters = Parameters { latency_ns: 100 * MICRO, disk_bytes_s: 10_000_000, ..FREE };
+    // A batch has many blocks, and the measured time many batches.
+    let outcome = load(8, 16).run(&parameters, &one_server());
+    let bytes = rate(&outcome) * 1000.0;
+    assert!(bytes < 10e6 && bytes > 8e6, "{bytes} payload bytes per second of 10 MB, with heads and blocks");
+    assert!(part(&outcome, "disk of a LogServer") > 0.99, "{:?}", outcome.busiest);
+}
+
+#[test]
+fn a_saturated_processor_gives_its_rate_and_two_stripes_give_twice_that() {
+    let parameters = Parameters { step_ns: 10 * MICRO, latency_ns: 20 * MICRO, ..FREE };
+    let one = load(16, 8).run(&parameters, &Shape::sharded(1));
+    let two = load(16, 16).run(&parameters, &Shape::sharded(2));
+    assert_eq!(one.latencies.errors + two.latencies.errors, 0);
+    // It waits for the other servers now and then; and with two stripes, each for the other.
+    assert!(part(&one, "processor of a sequencer") > 0.9, "{:?}", one.busiest);
+    let gain = rate(&two) / rate(&one);
+    assert!((1.7..=2.05).contains(&gain), "{gain} times: {} and {}", rate(&one), rate(&two));
+    assert!(two.pads * 20 <= two.latencies.count(), "{} pads", two.pads);
+}
+
+#[test]
+fn one_machine_has_no_more_than_its_processors() {
+    let parameters = Parameters { step_ns: 10 * MICRO, latency_ns: 20 * MICRO, ..FREE };
+    let apart = load(4, 16).run(&parameters, &Shape::sharded(2));
+    let mut together = load(4, 16);
+    together.one_machine = Some(1);
+    let together = together.run(&parameters, &Shape::sharded(2));
+    assert!(rate(&together) * 1.5 < rate(&apart), "{} and {}", rate(&together), rate(&apart));
+    // Only one turn at a time: every step of every node is counted.
+    let busy = together.work.steps as f64 * 10_000.0 / 100e6;
+    assert!((busy - 1.0).abs() < 0.02, "the processor was busy for {busy} of the time");
+}
+
+#[test]
+fn the_same_seed_and_parameters_give_the_same_run() {
+    let parameters =
+        Parameters { turn_ns: 700, step_ns: 900, latency_ns: 20 * MICRO, sync_ns: 50 * MICRO, ..FREE };
+    let figures = |seed| {
+        let short = Load { seed, warm_up_ms: 2, measured_ms: 5, ..load(3, 4) };
+        let outcome = short.run(&parameters, &Shape::sharded(3));
+        let latencies = &outcome.latencies;
+        (latencies.count(), latencies.quantile_us(0.5).to_bits(), outcome.pads, outcome.work.steps)
+    };
+    assert_eq!(figures(5), figures(5));
+    assert_ne!(figures(5), figures(6), "the seed decides when clients start");
+}
