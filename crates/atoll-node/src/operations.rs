@@ -327,8 +327,8 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
     }
 }
 
-/// Describes what a node still holds of the registers, of keyspaces or of any log, according to chains that this call reads afresh. None if it holds
-/// nothing.
+/// Describes what a node still holds of the registers, of keyspaces or of any log, according to chains that this call reads afresh. None
+/// if it holds nothing.
 async fn left_afresh(parts: &NodeParts, node: NodeId) -> Option<String> {
     if let Some(registers) = registers_left(parts, node) {
         return Some(registers);

@@ -1,5 +1,5 @@
-//! The state that an order of operations leads to: one cell per key. Changes can be undone, and the hash of all cells is kept up to date, so
-//! a step costs as much as the keys that it touches, however many there are.
+//! The state that an order of operations leads to: one cell per key. Changes can be undone, and the hash of all cells is kept up to date,
+//! so a step costs as much as the keys that it touches, however many there are.
 
 use std::hash::{Hash, Hasher};
 

@@ -1,7 +1,7 @@
 //! A history as a file of JSON lines.
 //!
-//! The first line may be a head: `{"type": "map", "initial": "empty"}`. `initial` is `empty` (default: no key was ever written) or `unknown`.
-//! Without a head, the caller names the type. Each other line is one operation:
+//! The first line may be a head: `{"type": "map", "initial": "empty"}`. `initial` is `empty` (default: no key was ever written) or
+//! `unknown`. Without a head, the caller names the type. Each other line is one operation:
 //!
 //! ```json
 //! {"client": 1, "call": 10, "return": 15, "outcome": "yes", "do": {"put": {"key": "a", "value": 5}}, "result": "done"}

@@ -369,9 +369,7 @@ fn what_is_no_history_is_refused_with_its_line_and_what_is_allowed() {
             &["line 3", "outcome is \"yes\""],
         ),
         (
-            format!(
-                "{{\"type\": \"table\"}}\n{{\"client\": 1, \"call\": 1, \"outcome\": \"no\", \"do\": []}}"
-            ),
+            "{\"type\": \"table\"}\n{\"client\": 1, \"call\": 1, \"outcome\": \"no\", \"do\": []}".to_owned(),
             &["line 2", "step"],
         ),
         (format!("{head}\n{}", " ".repeat((1 << 20) + 1)), &["line 2", "bytes"]),

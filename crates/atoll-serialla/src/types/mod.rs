@@ -71,7 +71,8 @@ pub trait DataType: Sized + 'static {
     /// Returns the answer as a person would write it.
     fn answer_words(answer: &Self::Answer) -> String;
 
-    /// Returns a number that rises with the order of writes, if the answer tells one. Only a hint for the search, which tries lower ones first.
+    /// Returns a number that rises with the order of writes, if the answer tells one. Only a hint for the search, which tries lower
+    /// ones first.
     fn rank(_answer: &Self::Answer) -> Option<i64> {
         None
     }

@@ -24,8 +24,8 @@
 //!   restarted has everything that it ever sent, and gives no place away twice (scalog-S12).
 //! - *A client's shard follows from its number*, so that a retry through another node finds the first attempt (scalog-S15). A client moves
 //!   only when its shard ends. Appends to a shard of the caller's choice are separate (`loglet/shards.rs`).
-//! - *The numbers of records are not journaled.* A server that was restarted reads the ordering log from its beginning, so that log is never
-//!   trimmed (scalog-S8), and ends with the Loglet.
+//! - *The numbers of records are not journaled.* A server that was restarted reads the ordering log from its beginning, so that log is
+//!   never trimmed (scalog-S8), and ends with the Loglet.
 //! - *Aggregators forward the counts of each server*, also where they know all servers of a shard, because a minimum over part of a shard
 //!   would be wrong after a restart (scalog-S6).
 //! - *keeps_order is false*: the records of two segments are ordered by cuts.

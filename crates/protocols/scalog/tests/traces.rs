@@ -2,8 +2,9 @@
 //! `ATOLL_REWRITE_TRACES=1` rewrites them, see `atoll_core::traces`.
 //!
 //! A paragraph is a turn. `server`, `aggregator` and `orderer` start a new role on node 1; the other commands are the protocol's messages,
-//! and those of `atoll_core::traces::LoneRole`. The Loglet is number 5, with shard 0 on nodes 1 and 2, and shard 1 on nodes 3 and 4. Records
-//! are named CLIENT/NUMBER. An entry of the ordering log is `-` for a pad, or `cut:SHARD:COUNTS`, `end:SHARD`, `trim:NUMBER` or `seal`.
+//! and those of `atoll_core::traces::LoneRole`. The Loglet is number 5, with shard 0 on nodes 1 and 2, and shard 1 on nodes 3 and 4.
+//! Records are named CLIENT/NUMBER. An entry of the ordering log is `-` for a pad, or `cut:SHARD:COUNTS`, `end:SHARD`, `trim:NUMBER` or
+//! `seal`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -20,14 +21,13 @@ use atoll_scalog::message::{
     Append, Appended, Fetch, Fetched, Follow, Followed, Outcome, Placed, Proposed, Receipt, Replicate,
     Replicated, Report, Reports,
 };
-use atoll_scalog::order::{OrderEntry, ShardCut};
 use atoll_scalog::mutants;
+use atoll_scalog::order::{OrderEntry, ShardCut};
 use atoll_scalog::roles::{AGGREGATOR, ORDERER, SERVER};
 use atoll_scalog::*;
 use bytes::Bytes;
 
 const NODE: NodeId = NodeId(1);
-const LOGLET: LogletId = LogletId(5);
 
 /// An ordering log that nobody runs in a trace.
 #[derive(Debug)]
@@ -255,7 +255,7 @@ fn give(role: &mut LoneRole, name: &str, command: &mut Command) {
 }
 
 fn frame(message: impl Message) -> Frame {
-    message.into_frame(roles::NONE)
+    message.into_frame(atoll_core::roles::NONE)
 }
 
 fn names(batch: &Bytes) -> String {

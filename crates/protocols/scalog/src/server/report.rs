@@ -1,5 +1,5 @@
-//! Reports of what is synced (scalog.md §4). Only synced records count: if all servers of a shard lose power, what is below a cut must still
-//! be there (scalog-S1).
+//! Reports of what is synced (scalog.md §4). Only synced records count: if all servers of a shard lose power, what is below a cut must
+//! still be there (scalog-S1).
 
 use atoll_contract::LogletId;
 use atoll_core::testing::{hit, mutant};
