@@ -35,8 +35,8 @@
 //! # Not offered yet
 //!
 //! - Merging by moving data (§2.6): ranges merge only if each position keeps its place.
-//! - Metrics and verbs for the paper's interface, a gRPC service for it, and the paper's applications (§4).
-//! - An exhaustive check of a small configuration.
+//! - Metrics and verbs for the paper's interface, and a gRPC service for it. The paper's applications (§4) are in `atoll-log-apps`; no node
+//!   offers them.
 
 pub mod client;
 pub mod intervals;
