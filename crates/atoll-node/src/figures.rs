@@ -47,6 +47,7 @@ impl Figures for NodeFigures {
         let host = self.handle.stats();
         add("turns_total", None, host.turns as f64);
         add("journal_syncs_total", None, host.syncs as f64);
+        add("journal_direct_total", None, host.flights as f64);
         add("journal_records_total", None, host.records as f64);
         add("journal_written_bytes_total", None, host.bytes as f64);
         for (name, permille) in [("p50", 500), ("p99", 990), ("p999", 999)] {

@@ -262,6 +262,10 @@ fn random_bits() -> u64 {
 fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let syncs = if config.syncs_off { Syncs::OffForTests } else { Syncs::Real };
     let disk = Arc::new(RealDisk::open(&config.data, syncs)?);
+    match disk.use_direct_writes() {
+        Ok(()) => tracing::info!("no thread waits for small writes to the journal (io_uring)"),
+        Err(why) => tracing::info!(%why, "a thread waits for each write to the journal: no io_uring"),
+    }
     let new_storage = || StorageId((u128::from(random_bits()) << 64) | u128::from(random_bits()));
     let (marker, new) = Marker::open(&*disk, &config.cluster, config.node, new_storage)?;
     if new {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::os::fd::OwnedFd;
 
 /// A path below the root of a [`Disk`]: components of letters, digits, `.`, `_` and `-`, joined by `/`. Empty is the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,6 +134,37 @@ pub trait Disk: Send + Sync {
 
     /// Returns how many bytes may still be allocated. This is a hint, because other programs write, too.
     fn free_bytes(&self) -> Result<u64, DiskError>;
+
+    /// Opens an existing file for writes that no thread waits for. Returns None if the disk or the file system has no such writes.
+    fn open_direct(&self, _path: &DiskPath) -> Option<Box<dyn DirectFile>> {
+        None
+    }
+
+    /// Returns a descriptor that becomes readable when a write of a [`DirectFile`] of this disk ends. None if there are no such files.
+    fn direct_signal(&self) -> Option<OwnedFd> {
+        None
+    }
+}
+
+/// The unit of writes to a [`DirectFile`] in bytes: at least the logical block of any usual device.
+pub const DIRECT_BLOCK_BYTES: usize = 4096;
+/// The longest write to a [`DirectFile`], in bytes.
+pub const DIRECT_BYTES: usize = 4 * DIRECT_BLOCK_BYTES;
+
+/// An open file whose writes are durable when they end, and that no thread has to wait for. All direct files of a disk together have one
+/// write under way at most. The bytes that it covers must not be written in another way meanwhile.
+pub trait DirectFile: Send + Sync {
+    /// Starts to write all slices of `from` one after the other, starting at `offset`, and copies them. The offset and the sum of the
+    /// lengths are multiples of [`DIRECT_BLOCK_BYTES`], and the sum is at most [`DIRECT_BYTES`]. After an error, nothing is under way, and
+    /// any part may have been written.
+    fn begin(&mut self, offset: u64, from: &[IoSlice<'_>]) -> Result<(), DiskError>;
+
+    /// Returns the result of the write that is under way, once: Ok means that it is durable. None if it has not ended. After an error, any
+    /// part may have been written.
+    fn poll(&mut self) -> Option<Result<(), DiskError>>;
+
+    /// Waits until the write that is under way has ended, and returns the same as [`DirectFile::poll`].
+    fn wait(&mut self) -> Result<(), DiskError>;
 }
 
 /// An open file.

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `disk.rs` | the interface between the journal and a disk |
 //! | `real_disk.rs` | a directory of the file system, with real syncs and a lock against a second process |
-//! | `mem_disk.rs` | the simulated disk: power cuts with torn writes, a full or failing disk, rot |
+//! | `ring.rs` | writes that no thread waits for, through io_uring (decision 0009) |
+//! | `mem_disk.rs`, `mem_direct.rs` | the simulated disk: power cuts with torn writes, a full or failing disk, rot |
 //! | `identity.rs` | the marker of a data directory (native-T8) |
 //! | `batch.rs` | writes and syncs the records and cells of a batch |
 //! | `cells/` | small values that are overwritten in place (seed 004 §4.3, §6.2) |
@@ -22,14 +23,16 @@ pub mod journal;
 mod mem_disk;
 pub mod mutants;
 mod real_disk;
+#[cfg(target_os = "linux")]
+mod ring;
 
 pub use batch::{BatchError, sync_batch, write_batch};
 pub use cells::{CellError, CellOptions, CellStats, CellStore, RecoverCellsError};
-pub use disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
+pub use disk::{DIRECT_BLOCK_BYTES, DIRECT_BYTES, DirectFile, Disk, DiskError, DiskOp, DiskPath, File, Open};
 pub use identity::{Identity, IdentityError, MAX_CLUSTER_NAME_BYTES};
 pub use journal::{
     Aside, CheckpointJob, Journal, JournalError, JournalOptions, JournalReader, PrepareJob, Prepared,
     RecoverError, Recovered, Stats,
 };
 pub use mem_disk::{Fault, MemDisk, SECTOR_BYTES};
-pub use real_disk::{RealDisk, Syncs};
+pub use real_disk::{NoDirectWrites, RealDisk, Syncs};

@@ -10,9 +10,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
+use direct::{Direct, MemDirectFile};
+
+use crate::disk::{DirectFile, Disk, DiskError, DiskOp, DiskPath, File, Open};
+
+#[path = "mem_direct.rs"]
+mod direct;
 
 /// The length in bytes of the unit that a power cut keeps or loses as a whole.
 pub const SECTOR_BYTES: usize = 512;
@@ -206,6 +212,7 @@ struct MemDiskState {
     trace: u64,
     syncs: u64,
     written_bytes: u64,
+    direct: Direct,
 }
 
 impl MemDiskState {
@@ -510,6 +517,17 @@ impl Disk for MemDisk {
     fn free_bytes(&self) -> Result<u64, DiskError> {
         let state = self.state();
         Ok(state.capacity_bytes.map_or(u64::MAX, |c| c.saturating_sub(state.used_bytes())))
+    }
+
+    fn open_direct(&self, path: &DiskPath) -> Option<Box<dyn DirectFile>> {
+        let mut state = self.state();
+        let inode = state.inode(path).ok()?;
+        let (disk, life, path) = (self.clone(), state.life, path.clone());
+        Some(Box::new(MemDirectFile { disk, life, inode, path, under_way: None }))
+    }
+
+    fn direct_signal(&self) -> Option<OwnedFd> {
+        self.signal_of_direct_writes()
     }
 }
 

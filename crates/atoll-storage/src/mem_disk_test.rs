@@ -78,3 +78,28 @@ fn capacity_counts_what_is_there() {
     disk.remove(&path("a")).unwrap();
     assert_eq!(disk.free_bytes(), Ok(1000));
 }
+
+#[test]
+fn a_direct_write_is_durable_at_its_end_and_syncs_nothing_else() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..64 {
+        let disk = MemDisk::new();
+        let mut file = disk.open(&path("a"), Open::Create).unwrap();
+        file.write_at(0, &[IoSlice::new(&[1; 3 * 4096])]).unwrap();
+        file.sync_data().unwrap();
+        disk.sync_dir(&DiskPath::root()).unwrap();
+        file.write_at(0, &[IoSlice::new(&[2])]).unwrap();
+        let mut direct = disk.open_direct(&path("a")).unwrap();
+        direct.begin(4096, &[IoSlice::new(&[3; 4096])]).unwrap();
+        assert_eq!(direct.poll(), Some(Ok(())));
+        disk.hold_direct_writes(true);
+        direct.begin(2 * 4096, &[IoSlice::new(&[4; 4096])]).unwrap();
+        assert_eq!(direct.poll(), None);
+        disk.crash_seeded(seed);
+        let got = read(&disk, "a");
+        assert_eq!(got[4096..2 * 4096], [3; 4096]);
+        seen.insert((got[0], got[2 * 4096], got[2 * 4096 + SECTOR_BYTES]));
+        assert!(direct.poll().is_some_and(|ended| ended.is_err()), "a handle from before the cut is dead");
+    }
+    assert_eq!(seen.len(), 8, "any subset of the sectors that were not synced");
+}

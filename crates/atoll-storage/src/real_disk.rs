@@ -5,13 +5,28 @@ use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::{
+    os::fd::OwnedFd,
+    os::unix::fs::OpenOptionsExt,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+};
 
+#[cfg(target_os = "linux")]
+use rustix::fs::OFlags;
 use rustix::fs::{Advice, fadvise, statvfs};
 
+#[cfg(target_os = "linux")]
+use crate::disk::{DIRECT_BLOCK_BYTES, DirectFile};
 use crate::disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
+#[cfg(target_os = "linux")]
+use crate::ring::Ring;
 
 /// The name of the lock file in a data directory.
 const LOCK: &str = "lock";
+/// The name of a file that exists only while direct writes are tried.
+#[cfg(target_os = "linux")]
+const TRIAL: &str = "direct-trial";
 /// Slices per `writev` call; the kernel accepts no more.
 const MAX_SLICES: usize = 1024;
 
@@ -25,11 +40,23 @@ pub enum Syncs {
     OffForTests,
 }
 
+/// Why [`Disk::open_direct`] of a [`RealDisk`] opens nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{step}: {reason}")]
+pub struct NoDirectWrites {
+    /// What was refused.
+    step: &'static str,
+    /// The operating system's message.
+    reason: String,
+}
+
 /// A directory of the file system. It is locked against other processes until this value and all its clones are dropped.
 #[derive(Clone)]
 pub struct RealDisk {
     root: PathBuf,
     syncs: Syncs,
+    #[cfg(target_os = "linux")]
+    ring: Arc<OnceLock<Arc<Mutex<Ring>>>>,
     /// Never read: dropping the last clone releases the lock.
     _lock: Arc<fs::File>,
 }
@@ -55,7 +82,54 @@ impl RealDisk {
             Err(fs::TryLockError::WouldBlock) => return Err(DiskError::Locked { path: lock_text }),
             Err(fs::TryLockError::Error(e)) => return Err(error(DiskOp::Lock, &lock_text, &e)),
         }
-        Ok(RealDisk { root: root.to_owned(), syncs, _lock: Arc::new(lock) })
+        Ok(RealDisk {
+            root: root.to_owned(),
+            syncs,
+            #[cfg(target_os = "linux")]
+            ring: Arc::default(),
+            _lock: Arc::new(lock),
+        })
+    }
+
+    /// Makes [`Disk::open_direct`] work from now on, for this value and its clones, if a trial write to a file of its own succeeds. The
+    /// file is removed again.
+    ///
+    /// # Errors
+    /// The kernel does not permit io_uring, the file system refuses `O_DIRECT`, or the trial write failed. Syncs that are switched off
+    /// refuse it, too, because these writes are always durable. Everything else of the disk works as before.
+    #[cfg(target_os = "linux")]
+    pub fn use_direct_writes(&self) -> Result<(), NoDirectWrites> {
+        let refused = |step: &'static str| move |e: io::Error| NoDirectWrites { step, reason: e.to_string() };
+        if self.syncs != Syncs::Real {
+            return Err(NoDirectWrites { step: "syncs", reason: "switched off".to_owned() });
+        }
+        let mut ring = Ring::new().map_err(refused("io_uring"))?;
+        let path = self.root.join(TRIAL);
+        let tried = (|| {
+            fs::File::create(&path).map_err(refused("the file of the trial"))?;
+            let file = open_direct(&path).map_err(refused("O_DIRECT"))?;
+            let block = [0x5a; DIRECT_BLOCK_BYTES];
+            let written = ring.begin(&file, 0, &[IoSlice::new(&block)]).and_then(|()| ring.wait());
+            written.map_err(refused("the write of the trial"))?;
+            match fs::read(&path).map_err(refused("reading the trial back"))? == block {
+                true => Ok(()),
+                false => Err(refused("reading the trial back")(io::ErrorKind::InvalidData.into())),
+            }
+        })();
+        // If it stays, it takes a block, and the next start overwrites it.
+        let _ = fs::remove_file(&path);
+        tried?;
+        let _ = self.ring.set(Arc::new(Mutex::new(ring)));
+        Ok(())
+    }
+
+    /// Returns an error: there is no io_uring here.
+    ///
+    /// # Errors
+    /// Always.
+    #[cfg(not(target_os = "linux"))]
+    pub fn use_direct_writes(&self) -> Result<(), NoDirectWrites> {
+        Err(NoDirectWrites { step: "io_uring", reason: "only on Linux".to_owned() })
     }
 
     /// Returns the directory.
@@ -135,6 +209,56 @@ impl Disk for RealDisk {
         let stat = statvfs(&self.root).map_err(|e| error(DiskOp::FreeBytes, &self.text(&root), &e.into()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
+
+    #[cfg(target_os = "linux")]
+    fn open_direct(&self, path: &DiskPath) -> Option<Box<dyn DirectFile>> {
+        let ring = self.ring.get()?.clone();
+        let file = open_direct(&self.full(path)).ok()?;
+        Some(Box::new(RealDirectFile { file, ring, path: self.text(path) }))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn direct_signal(&self) -> Option<OwnedFd> {
+        lock(self.ring.get()?).signal().ok()
+    }
+}
+
+/// Opens an existing file whose writes bypass the page cache and are durable when they end.
+#[cfg(target_os = "linux")]
+fn open_direct(path: &Path) -> io::Result<fs::File> {
+    let flags = OFlags::DIRECT | OFlags::DSYNC;
+    fs::OpenOptions::new().write(true).custom_flags(flags.bits().cast_signed()).open(path)
+}
+
+#[cfg(target_os = "linux")]
+fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
+    ring.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The ring is shared by all direct files of a disk; only the file that has begun a write may ask for its end.
+#[cfg(target_os = "linux")]
+struct RealDirectFile {
+    file: fs::File,
+    ring: Arc<Mutex<Ring>>,
+    path: String,
+}
+
+#[cfg(target_os = "linux")]
+impl DirectFile for RealDirectFile {
+    fn begin(&mut self, offset: u64, from: &[IoSlice<'_>]) -> Result<(), DiskError> {
+        let begun = lock(&self.ring).begin(&self.file, offset, from);
+        begun.map_err(|e| error(DiskOp::Write, &self.path, &e))
+    }
+
+    fn poll(&mut self) -> Option<Result<(), DiskError>> {
+        let ended = lock(&self.ring).poll()?;
+        Some(ended.map_err(|e| error(DiskOp::Write, &self.path, &e)))
+    }
+
+    fn wait(&mut self) -> Result<(), DiskError> {
+        let ended = lock(&self.ring).wait();
+        ended.map_err(|e| error(DiskOp::Write, &self.path, &e))
+    }
 }
 
 struct RealFile {
@@ -212,5 +336,24 @@ impl File for RealFile {
 
     fn len(&self) -> Result<u64, DiskError> {
         self.file.metadata().map(|m| m.len()).map_err(|e| error(DiskOp::Read, &self.path, &e))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// No other test sees whether the device's cache is flushed: a write that bypasses the page cache is in the file at once, without it,
+    /// too.
+    #[test]
+    fn direct_writes_are_synced_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, []).unwrap();
+        // Some file systems refuse it; then nothing is written directly.
+        let Ok(file) = open_direct(&path) else { return };
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        assert!(flags.contains(OFlags::DIRECT | OFlags::DSYNC), "{flags:?}");
     }
 }

@@ -1,16 +1,19 @@
 //! The loop of the node thread. Each round delivers a batch of events, runs one turn of the core, and carries out its outputs.
 
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use atoll_core::{JournalBatch, NodeCore, Outputs, Tick};
 use atoll_net::{Net, NetEvent, NetEvents, RefusalCode};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
 use super::incoming::Incoming;
-use super::journal::{SharedWriter, write_here};
+use super::journal::{Here, SharedWriter, land, write_here};
 use super::options::HostOptions;
 use super::readers;
 use super::shared::{Ended, Shared};
@@ -18,7 +21,7 @@ use super::stats::add;
 
 /// The maximum number of network events in a turn whose batch this thread writes itself. With more events, others wait for this thread.
 const FEW_EVENTS: usize = 3;
-/// How many batches go to the journal thread after a turn with more events.
+/// How many batches go to the journal thread after a turn with more events, or after an attempt to write and wait that was not possible.
 const SKIP: u32 = 32;
 
 pub(crate) struct Driver {
@@ -36,6 +39,10 @@ pub(crate) struct Driver {
     /// Whether a batch is being written.
     writing: bool,
     writer: SharedWriter,
+    /// Becomes readable when a batch that was begun has ended. None if the disk cannot write without a thread that waits.
+    signal: Option<AsyncFd<OwnedFd>>,
+    /// Whether a batch is under way that this thread has begun, and whose end it reports.
+    flying: bool,
     /// The batch of the last turn, if this thread should write it with [`write_here`].
     batch_here: Option<JournalBatch>,
     /// How many of the next batches go to the journal thread without an attempt to write them here.
@@ -50,7 +57,8 @@ pub(crate) struct Driver {
 enum Next {
     Wait,
     Again,
-    /// Write the batch here, then run another turn. If `sends` is set, the turn has frames to send first.
+    /// Write the batch here, or start to. Then run another turn if it is written, and wait if it is not. If `sends` is set, the turn has
+    /// frames to send first.
     Write {
         sends: bool,
     },
@@ -64,6 +72,7 @@ impl Driver {
         events: NetEvents,
         shared: Arc<Shared>,
         writer: SharedWriter,
+        signal: Option<OwnedFd>,
         options: &HostOptions,
     ) -> Self {
         core.env().set_host_waker(Waker::from(shared.inbound.bell.clone()));
@@ -80,6 +89,8 @@ impl Driver {
             incoming: Vec::new(),
             writing: false,
             writer,
+            signal: signal.and_then(readable),
+            flying: false,
             batch_here: None,
             skip: 0,
             stopping: false,
@@ -98,7 +109,9 @@ impl Driver {
                         // Send the frames of the turn first, so that other nodes can work on them meanwhile.
                         tokio::task::yield_now().await;
                     }
-                    self.write();
+                    if self.write() {
+                        self.wait().await;
+                    }
                 }
                 Next::Wait => self.wait().await,
                 Next::End => break,
@@ -125,11 +138,14 @@ impl Driver {
                 deliver(&mut core, now, event, &self.shared);
             }
         }
+        if self.flying {
+            self.flying = land(&self.writer, &self.shared.journal);
+        }
         self.shared.inbound.take(&mut self.incoming);
         for event in self.incoming.drain(..) {
             match event {
                 Incoming::Durable(written) => {
-                    self.writing = false;
+                    (self.writing, self.flying) = (false, false);
                     core.durable(now, written);
                 }
                 Incoming::Space(space) => core.set_space(now, space),
@@ -192,14 +208,21 @@ impl Driver {
         }
     }
 
-    /// Writes the batch in this thread, or passes it to the journal thread if that is not possible.
-    fn write(&mut self) {
-        if let Some(batch) = self.batch_here.take()
-            && let Err(batch) = write_here(&self.writer, &self.shared.journal, batch)
-        {
-            self.skip = SKIP;
-            self.shared.journal.put(Some(batch), &mut Vec::new(), None);
+    /// Writes the batch in this thread, starts to write it, or passes it to the journal thread. Returns whether it was started.
+    fn write(&mut self) -> bool {
+        let Some(batch) = self.batch_here.take() else { return false };
+        match write_here(&self.writer, &self.shared.journal, batch, self.signal.is_some()) {
+            Here::Done => {}
+            Here::Begun => self.flying = true,
+            Here::Nothing(batch) => {
+                // To start a write costs little, so the next batch may be tried again. A slow disk often finds the journal thread at work.
+                if self.signal.is_none() {
+                    self.skip = SKIP;
+                }
+                self.shared.journal.put(Some(batch), &mut Vec::new(), None);
+            }
         }
+        self.flying
     }
 
     /// Waits until there is work for a turn.
@@ -224,6 +247,9 @@ impl Driver {
         if !self.stopping && self.events.poll_ready(cx).is_ready() || !self.shared.inbound.is_empty() {
             return true;
         }
+        if self.flying && self.has_signal(cx) {
+            return true;
+        }
         let Some(at) = self.core.as_ref().and_then(NodeCore::next_deadline) else { return false };
         if at <= self.now() {
             return true;
@@ -238,6 +264,21 @@ impl Driver {
             return true;
         }
         false
+    }
+
+    /// Whether the batch that was begun may have ended. The next turn looks.
+    fn has_signal(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(signal) = &self.signal else { return false };
+        match signal.poll_read_ready(cx) {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
+            // The runtime is shutting down. The journal thread waits for the batch.
+            Poll::Ready(Err(_)) => {
+                self.flying = false;
+                self.shared.journal.leave(|work| work.flying = true);
+            }
+        }
+        true
     }
 }
 
@@ -271,4 +312,11 @@ fn deliver(core: &mut NodeCore, now: Tick, event: NetEvent, shared: &Shared) {
             }
         }
     }
+}
+
+/// Lets the runtime wait until the descriptor is readable. None if it cannot, so that nothing is written directly.
+#[allow(unsafe_code)]
+fn readable(fd: OwnedFd) -> Option<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is open, the result owns it, and nobody closes or replaces it meanwhile.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.ok()
 }

@@ -3,8 +3,12 @@
 //! It writes one batch at a time and begins the next one when the last is synced (contracts X2). After a failure it writes nothing more,
 //! and the node continues to answer what it can.
 //!
-//! If the disk is quick, this thread is idle, and recent batches were small on average, the node thread writes and syncs a small batch
-//! itself. Otherwise two threads would have to be woken for the batch, one after the other, which takes longer than a quick disk.
+//! If this thread is idle and recent batches were small on average, the node thread writes a small batch itself. Otherwise two threads
+//! would have to be woken for the batch, one after the other. If the disk can write without a thread that waits, the node thread only
+//! starts the write, and continues (`journal/flight.rs`). If not, and the disk is quick, the node thread writes, syncs and waits.
+
+mod flight;
+mod giving_back;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -23,6 +27,8 @@ use super::port::{self, Left, Worker};
 use super::shared::Shared;
 use super::stats::add;
 use super::work::{JournalPort, Work};
+use flight::{Flight, Synced, batch_bytes};
+use giving_back::GivingBack;
 
 /// After this long without a write, the journal marks what is synced.
 const QUIET: Duration = Duration::from_millis(200);
@@ -30,12 +36,6 @@ const QUIET: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_millis(250);
 /// The maximum age of the published statistics under load.
 const STATS_EVERY: Duration = Duration::from_millis(250);
-/// While the journal is busy, the next piece of a file is given back only after this many times the duration of the last piece.
-const BUSY_FACTOR: u32 = 200;
-/// The longest wait for the next piece.
-const LONGEST_REST: Duration = Duration::from_secs(5);
-/// A journal with more than this many syncs since the last piece counts as busy.
-const BUSY_SYNCS: u64 = 4;
 /// If the journal lacks files that a checkpoint would free, the checkpoint comes this many times sooner. Otherwise a fast writer on a log
 /// that is trimmed would fill one new file after another.
 const HURRY: u32 = 16;
@@ -50,20 +50,51 @@ const COUNTED_BYTES: usize = 8 * HERE_BYTES;
 /// The writer. One thread at a time uses it.
 pub(crate) type SharedWriter = Arc<Mutex<Writer>>;
 
-/// Writes and syncs a batch in the caller's thread, if that is probably faster than waking another one. `Err` returns the batch unwritten.
-/// Otherwise the batch was handled as in the journal thread, including a failure.
+/// What [`write_here`] did.
+pub(crate) enum Here {
+    /// The batch was handled as in the journal thread, including a failure.
+    Done,
+    /// The batch is being written. Ask [`land`] for its end.
+    Begun,
+    /// Nothing: the batch is for the journal thread.
+    Nothing(JournalBatch),
+}
+
+/// Writes a batch in the caller's thread, if that is probably faster than waking another one. If `begins`, it may only start the write.
 pub(crate) fn write_here(
     writer: &Mutex<Writer>,
     port: &JournalPort,
     batch: JournalBatch,
-) -> Result<(), JournalBatch> {
-    let Some(mut writer) = port.take_over(writer) else { return Err(batch) };
+    begins: bool,
+) -> Here {
+    let Some(mut writer) = port.take_over(writer) else { return Here::Nothing(batch) };
+    if !writer.may_take(&batch) {
+        return Here::Nothing(batch);
+    }
+    let batch = match begins {
+        true => match writer.begin(batch) {
+            Ok(()) => return Here::Begun,
+            Err(batch) => batch,
+        },
+        false => batch,
+    };
     if !writer.may_write_here(&batch) {
-        return Err(batch);
+        return Here::Nothing(batch);
     }
     hit("host.journal.here");
     writer.write_alone(batch);
-    Ok(())
+    Here::Done
+}
+
+/// Reports the batch that [`write_here`] has begun, if it has ended. Returns false if the journal thread does so from now on.
+pub(crate) fn land(writer: &Mutex<Writer>, port: &JournalPort) -> bool {
+    // The journal thread waits for the end of the batch before anything else that it does with the writer.
+    let Ok(mut writer) = writer.try_lock() else {
+        port.leave(|work| work.flying = true);
+        return false;
+    };
+    writer.land();
+    true
 }
 
 /// Runs the journal thread.
@@ -95,6 +126,8 @@ impl Worker for Writer {
 
     /// Does the work, or if there is none, what is due when the journal is idle.
     fn round(&mut self, work: Work) {
+        // The node thread may have begun a batch since this thread looked last. There is one batch at a time (contracts X2).
+        self.wait_for_flight();
         let quiet = work.is_empty();
         if let Err(error) = self.work(work) {
             self.fail(&error);
@@ -114,6 +147,7 @@ impl Worker for Writer {
     }
 
     fn end(&mut self) {
+        self.wait_for_flight();
         self.mark();
         self.publish();
     }
@@ -126,6 +160,8 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     jobs: SyncSender<PrepareJob>,
     checkpoints: SyncSender<CheckpointJob>,
+    /// The batch that is being written while no thread waits for it.
+    flight: Option<Flight>,
     /// A batch that found no space on the disk. It is written when there is space again.
     stalled: Option<JournalBatch>,
     /// The state that was last reported to the core.
@@ -170,6 +206,7 @@ impl Writer {
             shared,
             jobs,
             checkpoints,
+            flight: None,
             stalled: None,
             space: Space::Plenty,
             checkpoint_due: None,
@@ -185,10 +222,16 @@ impl Writer {
         }
     }
 
+    /// Whether the node thread may write the batch itself and wait for the disk.
     fn may_write_here(&self, batch: &JournalBatch) -> bool {
+        self.usual < self.quick && self.may_take(batch)
+    }
+
+    /// Whether the node thread may write the batch itself, apart from how long that takes.
+    fn may_take(&self, batch: &JournalBatch) -> bool {
         self.space == Space::Plenty
             && self.stalled.is_none()
-            && self.usual < self.quick
+            && self.flight.is_none()
             // If recent batches were large on average, there is load: this small batch is only the beginning of the next one. It is
             // better to let that one form while the journal's thread is woken. One large batch between small ones is soon forgotten.
             && self.usual_bytes <= HERE_BYTES
@@ -203,6 +246,60 @@ impl Writer {
         if let Err(error) = self.write(batch) {
             return self.fail(&error);
         }
+        self.was_alone(was_marked);
+    }
+
+    /// Starts to write a batch. `Err` returns the batch if that is not possible. Otherwise it is under way, or has failed, which is
+    /// reported.
+    fn begin(&mut self, batch: JournalBatch) -> Result<(), JournalBatch> {
+        if !batch.cells.is_empty() {
+            return Err(batch);
+        }
+        let began = Instant::now();
+        match self.journal.begin_batch(&batch) {
+            Ok(None) => return Err(batch),
+            Ok(Some(written)) => {
+                hit("host.journal.begun");
+                self.flight = Some(Flight::new(&batch, written, began));
+            }
+            Err(error) => self.fail(&error.into()),
+        }
+        Ok(())
+    }
+
+    /// Reports the batch that is under way, if it has ended.
+    fn land(&mut self) {
+        if self.flight.is_some() {
+            let ended = self.journal.poll_batch();
+            self.landed(ended);
+        }
+    }
+
+    /// Waits for the batch that is under way, if there is one, and reports it.
+    fn wait_for_flight(&mut self) {
+        if self.flight.is_some() {
+            hit("host.journal.waited");
+            let ended = self.journal.wait_batch().map(|()| true);
+            self.landed(ended);
+        }
+    }
+
+    fn landed(&mut self, ended: Result<bool, JournalError>) {
+        if ended == Ok(false) {
+            return;
+        }
+        let Some(flight) = self.flight.take() else { return };
+        if let Err(error) = ended {
+            return self.fail(&BatchError::from(error));
+        }
+        let was_marked = self.marked;
+        self.is_durable(flight.landed());
+        add(&self.shared.stats.flights, 1);
+        self.was_alone(was_marked);
+    }
+
+    /// Does what follows a batch that the node thread has written.
+    fn was_alone(&mut self, was_marked: bool) {
         add(&self.shared.stats.syncs_here, 1);
         if was_marked {
             self.shared.journal.leave(|work| work.unmarked = true);
@@ -211,7 +308,7 @@ impl Writer {
     }
 
     fn work(&mut self, work: Work) -> Result<(), BatchError> {
-        let Work { batch, freed, checkpoint, aside, prepared, unmarked: _ } = work;
+        let Work { batch, freed, checkpoint, aside, prepared, unmarked: _, flying: _ } = work;
         if self.space == Space::Closed {
             return Ok(());
         }
@@ -275,22 +372,27 @@ impl Writer {
         };
         let between = Instant::now();
         sync_batch(&mut self.journal, &mut self.cells)?;
-        let ended = Instant::now();
+        let (bytes, records) = (batch_bytes(&batch), batch.records.len());
+        self.is_durable(Synced { written, bytes, records, began, between, ended: Instant::now() });
+        Ok(())
+    }
+
+    /// Reports a batch that is durable.
+    fn is_durable(&mut self, batch: Synced) {
+        let Synced { written, bytes, records, began, between, ended } = batch;
         self.shared.inbound.put(Incoming::Durable(Ok(written)));
         self.marked = false;
         self.synced_at = ended;
-        let bytes = batch_bytes(&batch);
         self.usual = (self.usual * 7 + (ended - began)) / 8;
         self.usual_bytes = (self.usual_bytes * 7 + bytes.min(COUNTED_BYTES)) / 8;
         self.giving_back.syncs += 1;
         let stats = &self.shared.stats;
         add(&stats.syncs, 1);
-        add(&stats.records, batch.records.len());
+        add(&stats.records, records);
         add(&stats.bytes, bytes);
-        stats.batch_records.add(batch.records.len() as u64);
+        stats.batch_records.add(records as u64);
         stats.write_us.add_micros(between - began);
         stats.sync_us.add_micros(ended - between);
-        Ok(())
     }
 
     /// Starts the jobs that the journal needs, and reports to the core what it accepts and what is due.
@@ -372,53 +474,6 @@ impl Writer {
     }
 }
 
-/// The heads and payloads of a batch, and the keys and values of its cells, in bytes.
-fn batch_bytes(batch: &JournalBatch) -> usize {
-    let records = batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len());
-    let cells = batch.cells.iter().map(|c| c.key.len() + c.value.as_ref().map_or(0, |value| value.len()));
-    records.sum::<usize>() + cells.sum::<usize>()
-}
-
-/// Decides when the next piece of a file is given back.
-struct GivingBack {
-    pause: Duration,
-    /// When the next piece is due, if there is one and it is not due yet.
-    at: Option<Instant>,
-    /// Whether the current job gives back a piece.
-    under_way: bool,
-    began: Instant,
-    took: Duration,
-    /// The number of syncs of the journal since the last piece.
-    syncs: u64,
-}
-
-impl GivingBack {
-    fn new(pause: Duration) -> Self {
-        let (began, took) = (Instant::now(), Duration::ZERO);
-        GivingBack { pause, at: None, under_way: false, began, took, syncs: 0 }
-    }
-
-    /// Whether there is a piece that may be given back now. If it must wait, sets `at`.
-    fn is_due(&mut self, has_excess: bool, now: Instant) -> bool {
-        let busy = self.syncs > BUSY_SYNCS;
-        let rest = if busy { (self.took * BUSY_FACTOR).min(LONGEST_REST) } else { Duration::ZERO };
-        let due = self.began + rest.max(self.pause);
-        self.at = (has_excess && now < due).then_some(due);
-        has_excess && now >= due
-    }
-
-    fn begins(&mut self, now: Instant) {
-        (self.began, self.under_way, self.syncs) = (now, true, 0);
-    }
-
-    /// Records that the current job has ended.
-    fn ended(&mut self, took: Duration) {
-        if std::mem::take(&mut self.under_way) {
-            self.took = took;
-        }
-    }
-}
-
 /// Returns a random number from 0 to 1.
 fn part() -> f64 {
     let bits = RandomState::new().build_hasher().finish() as u32;
@@ -451,12 +506,12 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     /// A writer whose jobs nobody runs. Whatever can wait is due in an hour, and its disk counts as quick however busy the machine is.
-    struct Lone {
-        writer: Writer,
+    pub(super) struct Lone {
+        pub(super) writer: Writer,
         _jobs: (Receiver<PrepareJob>, Receiver<CheckpointJob>),
     }
 
-    fn lone(disk: &MemDisk, options: JournalOptions) -> Lone {
+    pub(super) fn lone(disk: &MemDisk, options: JournalOptions) -> Lone {
         let visit = &mut |_| Ok::<_, Infallible>(());
         let (journal, _) = Journal::recover(Arc::new(disk.clone()), options, visit).unwrap();
         let cells = CellStore::recover(Arc::new(disk.clone()), CellOptions::small(StorageId(1)), &mut |_| {
@@ -483,7 +538,7 @@ mod tests {
         Lone { writer, _jobs: (job, checkpoint) }
     }
 
-    fn facts(first: u64, count: u64) -> JournalBatch {
+    pub(super) fn facts(first: u64, count: u64) -> JournalBatch {
         let (head, payload) = (Bytes::new(), Bytes::from_static(&[7; 1000]));
         let record = Record { owner: RoleKind(1), kind: RecordKind::Fact, head, payload };
         JournalBatch::of((first..first + count).map(|n| (Lsn(n), record.clone())).collect())
@@ -555,7 +610,7 @@ mod tests {
         assert_eq!((lone.writer.patience(), lone.writer.checkpoint_due), (None, None));
     }
 
-    fn cell(number: u64, key: u8) -> JournalBatch {
+    pub(super) fn cell(number: u64, key: u8) -> JournalBatch {
         let (key, value) = (Bytes::from(vec![key]), Some(Bytes::from(vec![number as u8; 700])));
         JournalBatch {
             records: Vec::new(),
@@ -573,7 +628,7 @@ mod tests {
         found
     }
 
-    fn told(lone: &Lone) -> Vec<Incoming> {
+    pub(super) fn told(lone: &Lone) -> Vec<Incoming> {
         let mut incoming = Vec::new();
         lone.writer.shared.inbound.take(&mut incoming);
         incoming
@@ -614,27 +669,8 @@ mod tests {
         assert!(matches!(told[..], [Incoming::Durable(Ok(_)), Incoming::Space(Space::Plenty)]));
         assert_eq!(cells_of(&disk.fork()), [(7, 1)]);
     }
-
-    #[test]
-    fn files_are_given_back_at_once_when_idle_and_in_a_small_part_of_the_time_when_busy() {
-        let ms = Duration::from_millis;
-        let mut pace = GivingBack::new(ms(100));
-        let start = pace.began;
-        assert!(!pace.is_due(true, start + ms(99)) && pace.at == Some(start + ms(100)));
-        assert!(!pace.is_due(false, start + ms(100)) && pace.at.is_none(), "nothing to wait for");
-        assert!(pace.is_due(true, start + ms(100)) && pace.at.is_none());
-        pace.begins(start + ms(100));
-        pace.ended(ms(5));
-        assert!(pace.is_due(true, start + ms(200)), "idle: the pause alone");
-        pace.syncs = BUSY_SYNCS + 1;
-        assert!(!pace.is_due(true, start + ms(1099)));
-        assert!(pace.is_due(true, start + ms(1100)));
-        // The duration of making a segment does not count as that of a piece.
-        pace.ended(ms(10_000));
-        assert!(pace.is_due(true, start + ms(1100)));
-        pace.begins(start + ms(1100));
-        pace.ended(ms(10_000));
-        pace.syncs = BUSY_SYNCS + 1;
-        assert!(pace.is_due(true, start + ms(1100) + LONGEST_REST), "a slow piece is not the last");
-    }
 }
+
+#[cfg(test)]
+#[path = "journal/flight_test.rs"]
+mod flight_tests;

@@ -6,6 +6,8 @@
 //! | `driver.rs` | node thread | delivers a batch of events, runs one turn, carries out the outputs; waits only for a quick disk
 //! (`journal.rs`) |
 //! | `journal.rs` | journal thread, node thread | writes and syncs one batch at a time; handles checkpoints, freed records and space |
+//! | `journal/flight.rs` | node thread, journal thread | a batch that the disk writes while no thread waits for it |
+//! | `journal/giving_back.rs` | journal thread | when the next piece of an excess file is given back |
 //! | `readers.rs` | reader, preparing and checkpoint threads | read records; prepare journal segments ahead of time; write checkpoints in
 //! the background |
 //! | `incoming.rs`, `wake.rs` | | what other threads pass to the node thread, and how they wake it if it sleeps |
@@ -95,10 +97,11 @@ impl NodeHost {
             journal: Arc::default(),
             readers,
         });
+        let signal = journal.signal();
         let (threads, writer) =
             start_threads(journal, cells, &shared, &options).inspect_err(|_| shared.stop_threads())?;
         let env = core.env();
-        let driver = Driver::new(core, net.clone(), events, shared.clone(), writer, &options);
+        let driver = Driver::new(core, net.clone(), events, shared.clone(), writer, signal, &options);
         let driver = tokio::spawn(driver.run());
         let handle = HostHandle { shared, env, net };
         Ok(NodeHost { handle, driver, threads, options })

@@ -66,6 +66,7 @@ pub(crate) struct Counters {
     pub(crate) events: AtomicU64,
     pub(crate) syncs: AtomicU64,
     pub(crate) syncs_here: AtomicU64,
+    pub(crate) flights: AtomicU64,
     pub(crate) records: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) fetches: AtomicU64,
@@ -91,6 +92,8 @@ pub struct HostStats {
     pub syncs: u64,
     /// How many of these batches the node thread wrote itself.
     pub syncs_here: u64,
+    /// How many of those the disk wrote while no thread waited for it.
+    pub flights: u64,
     /// The number of records in these batches.
     pub records: u64,
     /// The size of the heads and payloads in these batches, in bytes.
@@ -126,6 +129,7 @@ impl Counters {
             events: get(&self.events),
             syncs: get(&self.syncs),
             syncs_here: get(&self.syncs_here),
+            flights: get(&self.flights),
             records: get(&self.records),
             bytes: get(&self.bytes),
             fetches: get(&self.fetches),

@@ -19,6 +19,8 @@ pub(crate) struct Work {
     pub(super) prepared: Option<(Prepared, Duration)>,
     /// Set if the node thread has written a batch, so that the journal thread wakes up and marks it later.
     pub(super) unmarked: bool,
+    /// Set if a batch that the node thread has begun is under way, so that the journal thread waits for it.
+    pub(super) flying: bool,
 }
 
 impl Left for Work {
@@ -29,6 +31,7 @@ impl Left for Work {
             && self.aside.is_none()
             && self.prepared.is_none()
             && !self.unmarked
+            && !self.flying
     }
 }
 

@@ -234,6 +234,98 @@ async fn what_comes_alone_is_written_by_the_nodes_thread_and_marked_later() {
     a.host.shutdown().await;
 }
 
+/// Starts two nodes. The second one's journal has blocks that its disk can write while no thread waits.
+async fn pair_with_direct_writes(disk: Arc<dyn Disk>) -> (Node, Node) {
+    let a = start(1, 11, Arc::new(MemDisk::new())).await;
+    let segment_bytes = 4 * 1024 * 1024;
+    let options = JournalOptions {
+        block_bytes: 4096,
+        segment_bytes,
+        first_segment_bytes: segment_bytes,
+        ..journal_options(2)
+    };
+    let b = start_with(2, 22, disk, options).await;
+    meet(&[&a, &b]);
+    connected(&a, 2).await;
+    (a, b)
+}
+
+#[tokio::test]
+async fn a_lone_batch_is_answered_when_its_write_ends_and_nobody_waits_for_it() {
+    let disk = MemDisk::new();
+    let (a, b) = pair_with_direct_writes(Arc::new(disk.clone())).await;
+    disk.hold_direct_writes(true);
+    let held = disk.clone();
+    on(&a, |env| async move {
+        let mut first = env.call(NodeId(2), put(0));
+        // Other calls are answered meanwhile.
+        for n in 0..40 {
+            let seen = env.call(NodeId(2), Probe {}).await.unwrap();
+            assert!(seen.staged <= 1, "{n}");
+            assert!(poll_once(&mut first).await.is_none(), "acknowledged before it was synced");
+        }
+        held.hold_direct_writes(false);
+        assert_eq!(first.await.unwrap().n, 0);
+    })
+    .await;
+    for n in 1..200 {
+        put_many(&a, n..n + 1).await;
+    }
+    in_time(async {
+        while b.handle.stats().batch_records.sum < 200 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let stats = b.handle.stats();
+    assert!(
+        stats.flights > 100,
+        "{} of {} batches were waited for",
+        stats.syncs - stats.flights,
+        stats.syncs
+    );
+    assert_eq!((stats.records, stats.batch_records.sum), (200, 200));
+    check_many(&a, 0..200).await;
+    b.host.shutdown().await;
+    disk.crash(&mut || false);
+    let b = start(2, 23, Arc::new(disk)).await;
+    meet(&[&a, &b]);
+    connected(&a, 2).await;
+    check_many(&a, 0..200).await;
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_clean_stop_answers_what_is_under_way() {
+    let disk = MemDisk::new();
+    let (a, b) = pair_with_direct_writes(Arc::new(disk.clone())).await;
+    disk.hold_direct_writes(true);
+    let env = a.handle.env();
+    let waiting = env.launch("put", {
+        let env = env.clone();
+        async move { env.call(NodeId(2), put(0)).await.map(|r| r.n) }
+    });
+    on(&a, |env| async move {
+        while env.call(NodeId(2), Probe {}).await.unwrap().staged == 0 {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let stop = tokio::spawn(b.host.shutdown());
+    disk.hold_direct_writes(false);
+    assert_eq!(in_time(waiting).await.unwrap(), Ok(0));
+    in_time(stop).await.unwrap();
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_write_that_nobody_waits_for_closes_the_journal_alike() {
+    let disk = MemDisk::new();
+    let (a, b) = pair_with_direct_writes(Arc::new(disk.clone())).await;
+    fails_at_a_sync(a, b, disk).await;
+}
+
 async fn poll_once<F: Future + Unpin>(f: &mut F) -> Option<F::Output> {
     std::future::poll_fn(|cx| {
         std::task::Poll::Ready(match std::pin::Pin::new(&mut *f).poll(cx) {

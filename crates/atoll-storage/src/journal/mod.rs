@@ -26,6 +26,7 @@
 //! | `format.rs` | the encoding of a segment |
 //! | `manifest.rs` | the list of files that must exist, kept outside the segments |
 //! | `segment.rs` | what is still needed in one segment |
+//! | `direct.rs` | writing a small batch while no thread waits for it |
 //! | `prepare.rs` | preparing segments on another thread than the writer's |
 //! | `recover.rs`, `evidence.rs` | reading the journal back at a start; what was synced when it was written |
 //! | `listed.rs` | checks that every file that must exist does exist |
@@ -35,6 +36,7 @@
 //! | `reader.rs` | reading records by location |
 
 mod checkpoint;
+mod direct;
 mod evidence;
 mod format;
 mod listed;
@@ -357,7 +359,17 @@ pub struct Journal {
     /// What a restart must find on the disk.
     manifest: Arc<Manifest>,
     scratch: Vec<u8>,
+    /// Whether a batch of [`Journal::begin_batch`] is under way.
+    under_way: bool,
     stats: Stats,
+}
+
+/// How the records of a segment are written.
+enum Way {
+    /// Through the page cache; a sync makes them durable.
+    Cached,
+    /// By [`crate::DirectFile::begin`].
+    Direct,
 }
 
 /// The records of a batch that go into one segment.
@@ -392,10 +404,7 @@ impl Journal {
     /// closes the journal permanently, and whether the batch was written is unknown.
     pub fn write(&mut self, batch: &JournalBatch) -> Result<Vec<(Lsn, Loc)>, JournalError> {
         self.check_open()?;
-        for (i, (lsn, _)) in batch.records.iter().enumerate() {
-            let expected = Lsn(self.last.0 + 1 + i as u64);
-            atoll_core::invariant!(*lsn == expected, "the journal was given {lsn}, expected {expected}");
-        }
+        self.check_numbers(batch);
         let chunks = self.plan(batch)?;
         let mut places = Vec::with_capacity(batch.records.len());
         let mut rolled = 0;
@@ -405,12 +414,19 @@ impl Journal {
                     self.roll()?;
                     rolled += 1;
                 }
-                self.write_chunk(batch, &chunk, &mut places)
+                self.write_chunk(batch, &chunk, &mut places, Way::Cached)
             })();
             written.map_err(|error| self.fail(&error))?;
         }
         self.stats.batches += 1;
         Ok(places)
+    }
+
+    fn check_numbers(&self, batch: &JournalBatch) {
+        for (i, (lsn, _)) in batch.records.iter().enumerate() {
+            let expected = Lsn(self.last.0 + 1 + i as u64);
+            atoll_core::invariant!(*lsn == expected, "the journal was given {lsn}, expected {expected}");
+        }
     }
 
     /// Returns whether the active segment can hold the whole batch: [`Journal::write`] and [`Journal::sync`] then touch that one file and
@@ -508,6 +524,7 @@ impl Journal {
         batch: &JournalBatch,
         chunk: &Chunk,
         places: &mut Vec<(Lsn, Loc)>,
+        way: Way,
     ) -> Result<(), DiskError> {
         let records = &batch.records[chunk.records.clone()];
         let active = &mut self.active;
@@ -549,7 +566,10 @@ impl Journal {
         }
         slices.push(IoSlice::new(&scratch[from..]));
         slices.push(IoSlice::new(&ZEROS[..whole - len]));
-        active.file.write_at(active.position.into(), &slices)?;
+        match way {
+            Way::Cached => active.file.write_at(active.position.into(), &slices)?,
+            Way::Direct => active.direct.begin(active.position.into(), &slices)?,
+        }
         active.position += whole as u32;
         active.first_lsn.get_or_insert(first_lsn);
         active.dirty = true;
@@ -574,13 +594,18 @@ impl Journal {
             let synced = synced.and_then(|()| self.active.file.sync_data());
             synced.map_err(|error| self.fail(&error))?;
             self.closing.clear();
-            self.active.dirty = false;
-            self.synced = self.last;
-            self.active.proves = self.active.claims;
-            self.stats.syncs += 1;
-            self.recycle()?;
+            self.all_synced()?;
         }
         Ok(self.synced)
+    }
+
+    /// Everything that was written is durable.
+    fn all_synced(&mut self) -> Result<(), JournalError> {
+        self.active.dirty = false;
+        self.synced = self.last;
+        self.active.proves = self.active.claims;
+        self.stats.syncs += 1;
+        self.recycle()
     }
 
     /// Records on disk that everything so far is synced, unless a later batch has already said so. From then on, recovery can tell rot in
@@ -615,7 +640,9 @@ impl Journal {
         Ok(())
     }
 
+    /// Checks that the journal is open, and that no batch is under way: there is one batch at a time (contracts X2).
     fn check_open(&self) -> Result<(), JournalError> {
+        atoll_core::invariant!(!self.under_way, "the journal is used while a batch is under way");
         match &self.failure {
             Some(reason) => Err(JournalError::Closed { reason: reason.clone() }),
             None => Ok(()),

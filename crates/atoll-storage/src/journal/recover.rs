@@ -487,6 +487,7 @@ impl Journal {
             readable,
             manifest,
             scratch: Vec::new(),
+            under_way: false,
             stats: Stats::default(),
             options,
         };

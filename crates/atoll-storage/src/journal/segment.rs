@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::{Loc, Lsn, RecordKind};
 
+use super::direct::Direct;
 use super::format::{FOOTER_BYTES, Footer, SEGMENT_HEADER_BYTES, Seed};
 use crate::disk::File;
 
@@ -87,6 +88,8 @@ impl Ready {
 /// The segment that batches go to.
 pub(crate) struct Active {
     pub file: Box<dyn File>,
+    /// The same file for writes that no thread waits for.
+    pub direct: Direct,
     pub segment: Segment,
     pub seed: Seed,
     pub block_bytes: u32,
@@ -104,6 +107,7 @@ pub(crate) struct Active {
 impl Active {
     pub(crate) fn new(ready: Ready, seed: Seed) -> Self {
         Active {
+            direct: Direct::default(),
             segment: Segment::new(ready.generation, ready.file_bytes),
             seed,
             block_bytes: ready.block_bytes,
