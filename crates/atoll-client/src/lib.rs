@@ -40,19 +40,19 @@ mod options;
 mod read;
 mod tables;
 
-/// The public API, as generated from `proto/atoll/v1/`. The comments there are the reference.
+/// The public API, as generated from `proto/atoll/v1/`. The comments there are the reference. `atoll-protogen` writes the code.
 #[allow(missing_docs)]
 pub mod proto {
-    tonic::include_proto!("atoll.v1");
+    include!("generated/atoll.v1.rs");
 
     /// The compiled definitions, for gRPC reflection.
-    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/atoll.v1.bin"));
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/descriptors.bin");
 }
 
 /// The API of keyspaces, as generated from `proto/atoll/keyspace/v1/`. The comments there are the reference.
 #[allow(missing_docs)]
 pub mod keyspace_proto {
-    tonic::include_proto!("atoll.keyspace.v1");
+    include!("generated/atoll.keyspace.v1.rs");
 }
 
 pub use client::Client;

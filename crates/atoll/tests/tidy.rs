@@ -13,7 +13,7 @@ const MAX_FUNCTION_LINES: usize = 100;
 /// Maximum length of a comment line, in characters. The formatter does not break comments.
 const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
-const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
+const NOT_OURS: [&str; 6] = [".git", "target", "atoll-dev", "node_modules", "__pycache__", "generated"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
 const PROTOCOL_CRATES: [&str; 17] = [
     "atoll-contract",
@@ -68,8 +68,15 @@ const LAYERS: [&[&str]; 10] = [
     &["atoll"],
 ];
 /// Programs for tests, which may use every crate and which no crate of the product uses.
-const TOOLS: [&str; 6] =
-    ["atoll-exhaustive", "atoll-experiments", "atoll-fuzz", "atoll-judge", "atoll-sim", "atoll-threads"];
+const TOOLS: [&str; 7] = [
+    "atoll-exhaustive",
+    "atoll-experiments",
+    "atoll-fuzz",
+    "atoll-judge",
+    "atoll-protogen",
+    "atoll-sim",
+    "atoll-threads",
+];
 /// Crates whose files use each other in one direction only.
 const WITHOUT_CIRCLES: [&str; 8] = [
     "atoll-door",
