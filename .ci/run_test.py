@@ -28,28 +28,31 @@ case "$*" in
     clippy*) name=clippy ;;
     doc*) name=docs ;;
     deny*) exit 101 ;;
-    "build --release --quiet -p atoll-sim") name=programs ;;
     build*--release*) name=build ;;
     *--no-run*) name=build_tests ;;
     test*-p\ atoll-threads*) name=threads ;;
     test*--doc*) name=examples ;;
     test*) name=test ;;
     build*--examples*) name=examples ;;
-    *mutants*) name=mutants ;;
-    *"--scenario every"*) name=traces ;;
-    *run\ --scenario*) name=sim ;;
     *) name=other ;;
 esac
 if [[ -e $ROOT/faults/$name ]]; then
     echo "planted in $name"
     exit 1
 fi
-[[ $name != traces ]] || cat "$ROOT/release.txt"
 """
 
-DEBUG_SIM = r"""
+SIMULATOR = r"""
 #!/usr/bin/env bash
-cat "$ROOT/debug.txt"
+echo "$*" >>"$ROOT/simulator.log"
+case "$*" in
+    mutants) name=mutants ;;
+    *) name=sim ;;
+esac
+if [[ -e $ROOT/faults/$name ]]; then
+    echo "planted in $name"
+    exit 1
+fi
 """
 
 DRILL = r"""
@@ -68,9 +71,7 @@ AT_IDLE = ("chrt", "renice")
 # Programs whose presence decides whether a drill may say that it did not run.
 TOOLS = ("java", "javac", "mvn", "go", "openssl", "ip", "nft", "mkfs.ext4", "losetup", "mount", "umount", "rustup")
 
-TRACES = "3 scenarios, 6 seeds, 0 failures\ntraces 1234 of scenario a\ntraces 5678 of scenario b\n"
-
-STEPS = ("checks", "fmt", "clippy", "docs", "licences", "build", "test", "programs", "sim", "mutants", "traces", "threads", "examples", "drills")
+STEPS = ("checks", "fmt", "clippy", "docs", "licences", "build", "test", "sim", "mutants", "threads", "examples", "drills")
 
 
 def called(drill, end="", folder=""):
@@ -91,7 +92,7 @@ class Repository:
         for name in ("run_test.py", "drills_test.py", "evidence_test.py", "evidence.py", "licences.py"):
             self.script(f".ci/{name}", f'#!/usr/bin/env bash\n[[ ! -e $ROOT/faults/{name} ]]\n')
         self.script("path/cargo", CARGO)
-        self.script("target/debug/atoll-sim", DEBUG_SIM)
+        self.script("target/debug/atoll-sim", SIMULATOR)
         for tool in (*TOOLS, *AT_IDLE):
             self.script(f"path/{tool}", NOTHING)
         text = (HERE / "run").read_text()
@@ -99,8 +100,6 @@ class Repository:
         self.always, self.by_turns, self.against_time = listed["always"], listed["by_turns"], listed["against_time"]
         for name in (*self.always, *self.by_turns):
             self.script(f"drills/{name.split()[0]}.py", DRILL)
-        for name in ("debug.txt", "release.txt"):
-            (self.root / name).write_text(TRACES)
         self.commit("first")
 
     @staticmethod
@@ -168,12 +167,12 @@ class Test(unittest.TestCase):
 
     def test_each_step_can_fail(self):
         faults = {"build_tests": "build", "run_test.py": "checks", "drills_test.py": "checks", "evidence_test.py": "docs", "evidence.py": "docs", "licences.py": "licences"}
-        for fault in (*faults, "fmt", "clippy", "docs", "build", "test", "programs", "sim", "mutants", "traces", "threads", "examples"):
+        for fault in (*faults, "fmt", "clippy", "docs", "build", "test", "sim", "mutants", "threads", "examples"):
             step = faults.get(fault, fault)
             with self.subTest(fault):
                 self.repo.plant(fault)
                 self.fails(step)
-                if step not in ("build", "traces"):
+                if step != "build":
                     self.fails(step, step)
                 (self.repo.root / "faults" / fault).unlink()
 
@@ -202,24 +201,15 @@ class Test(unittest.TestCase):
         self.assertIn("there is no step tests; there are: " + " ".join(STEPS), output)
         self.assertEqual(self.repo.log("cargo"), [])
 
-    def test_traces_must_be_there_and_agree(self):
-        self.passes("traces")
-        (self.repo.root / "debug.txt").write_text(TRACES.replace("5678", "5679"))
-        self.fails("traces", "traces")
-        for name in ("debug.txt", "release.txt"):
-            (self.repo.root / name).write_text("")
-        output = self.fails("traces", "traces")
-        self.assertIn("no traces were printed", output)
-
     def test_half_of_the_seeds_derive_from_the_commit(self):
         for words in ("second", "third"):
             own = self.repo.commit(words) + 1000
             self.passes("sim")
-            ran = [line for line in self.repo.log("cargo") if " run --scenario " in line]
+            ran = self.repo.log("simulator")
             for scenarios in ("all", "database,zookeeper,tables"):
                 for seeds in ("0..100", f"{own}..{own + 100}"):
                     self.assertTrue(any(line.endswith(f"--scenario {scenarios} --seeds {seeds}") for line in ran), (scenarios, seeds, ran))
-            (self.repo.root / "cargo.log").unlink()
+            (self.repo.root / "simulator.log").unlink()
 
     def test_commits_take_turns_with_the_drills(self):
         turns = {}
