@@ -9,6 +9,7 @@ use atoll_contract::plugin::Protocols;
 use atoll_core::Format;
 use atoll_core::testing::{Listed, Mutant};
 use atoll_corfu::CorfuPlugin;
+use atoll_in_place::InPlacePlugin;
 use atoll_local::LocalPlugin;
 use atoll_native::NativePlugin;
 use atoll_rmwpaxos::RmwPlugin;
@@ -24,7 +25,8 @@ pub fn all() -> Protocols {
         .with(LocalPlugin::default())
         .with(StripedPlugin::default())
         .with(CorfuPlugin::default())
-        .with(BizurPlugin::default());
+        .with(BizurPlugin::default())
+        .with(InPlacePlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -91,8 +93,8 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..6], ["rmwpaxos", "native", "local", "striped", "corfu", "bizur"]);
-        assert_eq!(names[6..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..7], ["rmwpaxos", "native", "local", "striped", "corfu", "bizur", "in-place"]);
+        assert_eq!(names[7..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]

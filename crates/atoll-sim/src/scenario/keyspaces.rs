@@ -44,11 +44,15 @@ pub const SCENARIO: Scenario = Scenario {
     full: false,
 };
 
-/// Nodes with acceptors and with replicas of keyspaces.
-struct Nodes {
-    group: GroupConfig,
-    hosts: usize,
-    options: NodeOptions,
+/// Adds the role of an engine to a node, and returns what creates its keyspaces.
+pub(super) type Install = Box<dyn Fn(&mut NodeCore, &Who) -> Arc<dyn KeyspaceProvider> + Send>;
+
+/// Nodes with acceptors of registers and with replicas of keyspaces.
+pub(super) struct Nodes {
+    /// The acceptors of the registers with the layouts.
+    pub(super) group: GroupConfig,
+    /// Adds the engine.
+    pub(super) install: Install,
 }
 
 impl Assembly for Nodes {
@@ -64,11 +68,7 @@ impl Assembly for Nodes {
         core.add_role(roles::MEMBER, Box::new(WhoAmI(identity(who))));
         let acceptor = Acceptor::new(who.node, who.storage, Some(self.group.clone()));
         core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
-        let node = BizurNode::new(env.clone(), who.storage, self.options.clone());
-        core.add_role(atoll_bizur::roles::REPLICA, Box::new(node));
-        let directory: Arc<dyn Directory> = Arc::new(Everybody(self.hosts));
-        let provider: Arc<dyn KeyspaceProvider> =
-            Arc::new(BizurProvider::new(env.clone(), directory, ClientOptions::default()));
+        let provider = (self.install)(&mut core, who);
         let registers = Arc::new(RmwRegisters::new(env.clone(), self.group.clone(), Options::default()));
         let catalog = Catalog::new(env, registers, [provider.clone()]);
         (core, Handles { catalog, provider, open: Arc::default() })
@@ -89,7 +89,13 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
         (0..hosts).map(|_| u128::from(rng.bits()) << 64 | u128::from(rng.bits())).collect();
     let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
     let Ok(group) = GroupConfig::new(1, (0..hosts).map(named).collect()) else { return Outcome::default() };
-    let assembly = Nodes { group, hosts, options: NodeOptions::default() };
+    let install: Install = Box::new(move |core, who| {
+        let (env, directory) = (core.env(), Arc::new(Everybody(hosts)) as Arc<dyn Directory>);
+        let node = BizurNode::new(env.clone(), who.storage, NodeOptions::default());
+        core.add_role(atoll_bizur::roles::REPLICA, Box::new(node));
+        Arc::new(BizurProvider::new(env, directory, ClientOptions::default()))
+    });
+    let assembly = Nodes { group, install };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     world.name_disks(&storages);
     let stage = stage(&mut world);

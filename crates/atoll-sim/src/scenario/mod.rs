@@ -6,6 +6,7 @@ mod corfu;
 pub mod database;
 mod directed;
 mod file_registers;
+mod in_place;
 mod keyspaces;
 mod lasting;
 mod many;
@@ -97,6 +98,7 @@ pub fn all() -> Vec<Scenario> {
         corfu::DEAD,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
+        in_place::SCENARIO,
         directed::DELETED,
         lasting::LASTING,
         lasting::SLOW_LINKS,

@@ -113,6 +113,14 @@ struct CreateArgs {
     /// Only these nodes hold replicas [default: all]
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     nodes: Vec<u32>,
+    /// An option of the engine, such as zones=1:a,2:a,3:b; may be repeated
+    #[arg(long = "option", value_name = "NAME=VALUE", value_parser = option)]
+    options: Vec<(String, String)>,
+}
+
+fn option(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// The condition of a write.
@@ -204,7 +212,7 @@ fn request(args: &CreateArgs) -> proto::CreateKeyspaceRequest {
         shards: args.shards,
         buckets: args.buckets,
         nodes: args.nodes.clone(),
-        options: Default::default(),
+        options: args.options.iter().cloned().collect(),
     }
 }
 

@@ -52,7 +52,6 @@
 //!
 //! # Not offered yet
 //!
-//! - A node runs no keyspaces yet: the crate is not in the list of protocols.
 //! - Hand-over of a group (§9a). The replicas of a keyspace are fixed. A keyspace in memory that lost a replica runs with the rest.
 //! - Leases through the contract of keyspaces, which refuses them by name. The command [`Command::Lease`] is there.
 //! - Transactions of several keys (§12).
