@@ -135,7 +135,7 @@ fn keys_refusal(error: &KeyspaceError) -> Refusal {
         KeyspaceError::ConditionFailed => {
             (Reason::Conflict, "read the key, and try again with another condition")
         }
-        KeyspaceError::InvalidKey { .. } => (Reason::Invalid, ""),
+        KeyspaceError::InvalidKey { .. } | KeyspaceError::KeyTwice => (Reason::Invalid, ""),
         KeyspaceError::ValueTooLong { .. } | KeyspaceError::TooManyKeys { .. } => (Reason::TooLarge, ""),
         KeyspaceError::Full { .. } => (Reason::Refused, "a keyspace with more buckets holds more"),
         KeyspaceError::Unsupported { .. } => (Reason::Invalid, "use an engine that has it"),

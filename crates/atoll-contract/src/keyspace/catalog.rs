@@ -148,14 +148,7 @@ impl Catalog {
 
     /// Returns the layout of a keyspace.
     pub async fn layout(&self, name: &str) -> Result<Layout, CatalogError> {
-        match self.read(name).await?.1 {
-            None => Err(CatalogError::NotThere(name.to_owned())),
-            Some(layout) => match layout.state {
-                LayoutState::Deleted => Err(CatalogError::NotThere(name.to_owned())),
-                LayoutState::Deleting => Err(CatalogError::Deleting(name.to_owned())),
-                LayoutState::Normal | LayoutState::Copying => Ok(layout),
-            },
-        }
+        Ok(self.read_normal(name).await?.1)
     }
 
     /// Returns whether a keyspace has this name, or had it before it was deleted.
@@ -220,6 +213,54 @@ impl Catalog {
         }
     }
 
+    /// Moves the replicas of a keyspace to where `spec` wants them, and returns the layout at the end. Requests are answered meanwhile,
+    /// except for those of a shard whose turn it is. If this fails, the move may have begun: any node completes it
+    /// ([`Catalog::tend`]), and so does another call, which may also name other nodes.
+    pub async fn relocate(&self, name: &str, spec: &KeyspaceSpec) -> Result<Layout, CatalogError> {
+        loop {
+            let (version, layout) = self.read_normal(name).await?;
+            let planned = self.provider(&layout.engine)?.plan_move(&layout, spec).await?;
+            if planned == layout || self.write(name, version, &planned).await? {
+                break;
+            }
+        }
+        self.complete_move(name).await.map(|(layout, _)| layout)
+    }
+
+    /// Returns the layout of a keyspace that is there, and its version.
+    async fn read_normal(&self, name: &str) -> Result<(Version, Layout), CatalogError> {
+        match self.read(name).await? {
+            (_, None) => Err(CatalogError::NotThere(name.to_owned())),
+            (version, Some(layout)) => match layout.state {
+                LayoutState::Deleted => Err(CatalogError::NotThere(name.to_owned())),
+                LayoutState::Deleting => Err(CatalogError::Deleting(name.to_owned())),
+                LayoutState::Normal | LayoutState::Copying => Ok((version, layout)),
+            },
+        }
+    }
+
+    /// Does all steps of a move that are left. Returns the layout then, and how many steps there were.
+    async fn complete_move(&self, name: &str) -> Result<(Layout, usize), CatalogError> {
+        let mut steps = 0;
+        loop {
+            let (version, layout) = self.read_normal(name).await?;
+            match self.provider(&layout.engine)?.step(&layout).await {
+                Ok(Some(next)) => {
+                    // If somebody else has written, the step was theirs, too.
+                    self.write(name, version, &next).await?;
+                    steps += 1;
+                }
+                Ok(None) => return Ok((layout, steps)),
+                Err(error) => {
+                    // Another node may have done the step meanwhile.
+                    if self.read(name).await?.0 == version {
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
+    }
+
     /// Lists the names of the keyspaces that are there, in order.
     pub async fn names(&self) -> Result<Vec<String>, CatalogError> {
         Ok(self.layouts().await?.into_iter().map(|(name, _)| name).collect())
@@ -239,13 +280,13 @@ impl Catalog {
         Ok(layouts)
     }
 
-    /// Completes deletions that died in the middle. Returns how many it has completed. Call it from time to time on any node.
+    /// Completes deletions and moves that died in the middle. Returns how many it has completed. Call it from time to time on any node.
     pub async fn tend(&self) -> Result<usize, CatalogError> {
         self.tend_since(&mut BTreeMap::new()).await
     }
 
     /// Like [`Catalog::tend`], but does not read the registers that had nothing to complete at an earlier call with the same `settled` and
-    /// have not changed since. One keyspace that cannot be deleted now does not keep the others waiting.
+    /// have not changed since. One keyspace that cannot be deleted or moved now does not keep the others waiting.
     ///
     /// # Errors
     /// The first error, after all registers were looked at.
@@ -258,7 +299,7 @@ impl Catalog {
                 continue;
             }
             let Some(name) = register.strip_prefix(REGISTER_PREFIX) else { continue };
-            match self.complete_delete(name).await {
+            match self.complete(name).await {
                 Ok(true) => completed += 1,
                 Ok(false) => settled.extend(mark.map(|mark| (register, mark))),
                 Err(error) => failed = failed.or(Some(error)),
@@ -267,12 +308,18 @@ impl Catalog {
         failed.map_or(Ok(completed), Err)
     }
 
-    /// Completes the deletion of a keyspace, if it is being deleted. Returns whether it was.
-    async fn complete_delete(&self, name: &str) -> Result<bool, CatalogError> {
+    /// Completes the deletion of a keyspace, or its move to other nodes, if there is one. Returns whether there was.
+    async fn complete(&self, name: &str) -> Result<bool, CatalogError> {
         match self.read(name).await? {
             (version, Some(layout)) if layout.state == LayoutState::Deleting => {
                 self.finish_delete(name, version, layout).await?;
                 Ok(true)
+            }
+            (_, Some(layout))
+                if layout.state == LayoutState::Normal
+                    && self.providers.contains_key(layout.engine.as_str()) =>
+            {
+                Ok(self.complete_move(name).await?.1 > 0)
             }
             _ => Ok(false),
         }

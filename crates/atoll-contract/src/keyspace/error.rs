@@ -89,6 +89,9 @@ pub enum KeyspaceError {
         /// The most keys of a request.
         most: usize,
     },
+    /// The transaction names a key twice. Nothing was done.
+    #[error("a transaction names each key once")]
+    KeyTwice,
     /// There is no room for this value: neither for a new key nor for a longer value. Values that replace others of the same length are
     /// accepted, and so are deletions. Nothing was done.
     #[error("no room: {what} holds at most {most} bytes; delete keys, or write shorter values")]

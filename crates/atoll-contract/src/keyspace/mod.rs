@@ -309,12 +309,14 @@ pub trait Keyspace: Send + Sync + fmt::Debug {
         refuse(self.engine(), Ability::Leases)
     }
 
-    /// Changes several keys if all conditions hold, or none of them. Returns the outcomes in the order of the request.
+    /// Changes several keys if all conditions hold, or none of them; serializable, and linearizable as a whole. A key without a change is
+    /// only checked. Returns the outcomes in the order of the request; those of keys that were only checked are [`Changed::Not`]. If no key
+    /// has changed, a condition did not hold, or there was nothing to delete.
     fn transact(
         &self,
         _op: OpId,
         _attempt: Attempt,
-        _writes: Vec<(Bytes, Guard, Change)>,
+        _writes: Vec<(Bytes, Guard, Option<Change>)>,
     ) -> BoxFuture<'_, Result<Vec<Changed>, KeyspaceError>> {
         refuse(self.engine(), Ability::Transactions)
     }

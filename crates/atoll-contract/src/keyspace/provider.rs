@@ -56,6 +56,12 @@ pub enum KeyspacePlanError {
         /// How many replicas are requested.
         wanted: usize,
     },
+    /// The engine does not move replicas.
+    #[error("keyspaces of the engine {engine:?} stay on the nodes on which they were created")]
+    CannotMove {
+        /// The engine.
+        engine: String,
+    },
     /// The specification contradicts the rules of the engine.
     #[error("{what}: {allowed}")]
     Invalid {
@@ -84,6 +90,23 @@ pub trait KeyspaceProvider: Send + Sync + fmt::Debug {
     /// Deletes the replicas of a keyspace, up to this epoch, and leaves tombstones. On return, every replica that can still come back
     /// has deleted its part, or a majority of each shard has, so that no rest of it can serve. Idempotent.
     fn delete<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>>;
+
+    /// Returns a layout that moves the shards to replicas that `spec` describes, one after the other. Only the number of replicas, the nodes
+    /// and the options of the specification count. The present replicas serve until [`step`](KeyspaceProvider::step) has moved their shard.
+    fn plan_move<'a>(
+        &'a self,
+        layout: &'a Layout,
+        _spec: &'a KeyspaceSpec,
+    ) -> BoxFuture<'a, Result<Layout, KeyspacePlanError>> {
+        let engine = layout.engine.clone();
+        Box::pin(std::future::ready(Err(KeyspacePlanError::CannotMove { engine })))
+    }
+
+    /// Does the next step of a move. Returns the layout that the caller must write into the register then, if nobody else has written it;
+    /// None if nothing moves. Idempotent: any node may do any step, several at the same time, and again after a failure.
+    fn step<'a>(&'a self, _layout: &'a Layout) -> BoxFuture<'a, Result<Option<Layout>, KeyspaceError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Returns the nodes that currently serve a shard, if the engine has leaders: for placement and figures. It is only a belief.
     fn leaders(&self, _layout: &Layout) -> Vec<Option<NodeId>> {

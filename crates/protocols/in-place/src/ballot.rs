@@ -30,6 +30,9 @@ impl Ballot {
     /// Below all others: nothing was promised, and nothing was voted for.
     pub const ZERO: Ballot = Ballot { n: 0, pid: ProposerId { node: NodeId(0), life: 0 } };
 
+    /// The ballot of the states with which keys begin in a group that has taken over a shard (§9a). No proposer has it.
+    pub const GENESIS: Ballot = Ballot { n: 1, pid: ProposerId { node: NodeId(0), life: 0 } };
+
     /// Returns the ballot that a vote for this one promises at the same time (§3).
     #[must_use]
     pub fn next(self) -> Ballot {

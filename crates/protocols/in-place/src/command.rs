@@ -5,9 +5,11 @@ use atoll_contract::keyspace::{Guard, Held, KeyVersion};
 use atoll_core::testing::mutant;
 use bytes::Bytes;
 
-use crate::content::{Content, Kind, MAX_CONTENT_BYTES, MAX_MEMBERS, MAX_NAME_BYTES, MAX_VALUE_BYTES};
+use crate::content::{
+    Content, Kind, MAX_CONTENT_BYTES, MAX_MEMBERS, MAX_NAME_BYTES, MAX_TXN_KEYS, MAX_VALUE_BYTES, Stage,
+};
 use crate::mutants;
-use crate::state::KeyState;
+use crate::state::{Done, Intent, KeyState, TxnId, TxnLock};
 
 /// The longest time for which a lease is granted, in milliseconds.
 pub const MAX_LEASE_MS: u64 = 3_600_000;
@@ -91,6 +93,14 @@ atoll_core::choice! {
         14 = SetField { field: Bytes, value: Bytes },
         /// Removes a field of a map. Its number is how many fields are left.
         15 = RemoveField { field: Bytes },
+        /// Locks the key for a transaction if it has this version, which is 0 if it was never written.
+        16 = Lock { lock: TxnLock, version: u64 },
+        /// Ends the lock of a transaction, if the key has it, and does what the transaction intended if it was committed.
+        17 = Unlock { txn: TxnId, commit: bool },
+        /// The register of a transaction: it begins with these keys.
+        18 = Begin { keys: Vec<Bytes> },
+        /// The register of a transaction: it is committed if it is pending, or aborted if it is not committed.
+        19 = Decide { commit: bool },
     }
 }
 
@@ -140,6 +150,9 @@ pub enum Outcome {
     Refused(Refusal),
     /// An earlier attempt may have happened, too long ago to be remembered. Nothing was done. Contains the clock of the key.
     Forgotten { clock: u64 },
+    /// A transaction has locked the key, and decides what it holds. Nothing was done yet, unless there were attempts before: then the
+    /// floor is known.
+    Locked { txn: TxnId, floor: Option<u64> },
 }
 
 /// The outcome of a command, and what the key held when it was decided.
@@ -153,6 +166,33 @@ pub struct Reply {
     pub content: Content,
     /// The clock of the key, after the command: a floor for later commands.
     pub clock: u64,
+    /// The version of the key, after the command, also if it is not there. 0 if it was never written.
+    pub version: u64,
+    /// The transaction that has locked the key: what the key holds may be out of date already.
+    pub lock: Option<TxnLock>,
+    /// Only for reads: commands that were recorded at this clock or before may be forgotten.
+    pub forgotten: u64,
+    /// Only for reads: the last commands of the key.
+    pub done: Vec<Done>,
+}
+
+impl Reply {
+    /// Returns the reply that shows a state.
+    pub(crate) fn of(outcome: Outcome, state: &KeyState) -> Reply {
+        let (held, content, lock) = (state.held(), state.content.clone(), state.lock.clone());
+        let (clock, version, forgotten) = (state.clock, state.version, state.forgotten);
+        Reply { outcome, held, content, clock, version, lock, forgotten, done: Vec::new() }
+    }
+
+    /// Returns the reply to a read.
+    pub(crate) fn shows(state: &KeyState) -> Reply {
+        Reply { done: state.done.clone(), ..Reply::of(Outcome::Same { number: 0 }, state) }
+    }
+
+    /// Returns the clock at which a command with this name was done, if it is remembered.
+    pub(crate) fn done_at(&self, op: OpId) -> Option<u64> {
+        self.done.iter().rev().find(|done| done.op == op && !done.refused).map(|done| done.clock)
+    }
 }
 
 /// What a command does to a content.
@@ -180,12 +220,9 @@ impl Named {
     /// If an earlier attempt may still be under way, a refusal is recorded, too, because that attempt must find it: otherwise the command
     /// could happen after its caller was told that it did not (rmw-T8).
     pub fn apply(&self, base: &KeyState) -> (Option<KeyState>, Reply) {
-        let reply = |outcome, state: &KeyState| {
-            let (held, content, clock) = (state.held(), state.content.clone(), state.clock);
-            Reply { outcome, held, content, clock }
-        };
+        let reply = Reply::of;
         if self.command == (Command::Get {}) {
-            return (None, reply(Outcome::Same { number: 0 }, base));
+            return (None, Reply::shows(base));
         }
         // An earlier attempt may have been chosen, and even overwritten since. Look for it on every attempt (rmw-T2).
         if let Some(done) = base.outcome_of(self.op)
@@ -199,6 +236,19 @@ impl Named {
         }
         if self.floor.is_some_and(|floor| floor < base.forgotten) && !mutant(mutants::IN_PLACE_T2) {
             return (None, reply(Outcome::Forgotten { clock: base.clock }, base));
+        }
+        if let Some(lock) = &base.lock
+            && self.command.waits_for(lock)
+        {
+            return (None, reply(Outcome::Locked { txn: lock.txn, floor: self.floor }, base));
+        }
+        match self.effect_of_transaction(base) {
+            Some((Some(next), outcome)) => {
+                let reply = reply(outcome, &next);
+                return (Some(next), reply);
+            }
+            Some((None, outcome)) => return (None, reply(outcome, base)),
+            None => {}
         }
         match effect(&self.command, &base.content, base) {
             Becomes(content, number) => {
@@ -214,6 +264,33 @@ impl Named {
                 (Some(next), reply)
             }
             Refused(why) => (None, reply(Outcome::Refused(why), base)),
+        }
+    }
+}
+
+impl Named {
+    /// Returns the outcome of a command on the lock of a key, and the new state if it is another one. None for other commands.
+    fn effect_of_transaction(&self, base: &KeyState) -> Option<(Option<KeyState>, Outcome)> {
+        let done = |next: KeyState| {
+            let outcome = Outcome::Done { version: next.version, number: 0 };
+            Some((Some(next), outcome))
+        };
+        match &self.command {
+            Command::Lock { lock, .. } if base.lock.as_ref() == Some(lock) => {
+                Some((None, Outcome::Same { number: 0 }))
+            }
+            Command::Lock { lock, version } if base.version == *version => {
+                done(base.locked(self.op, lock.clone()))
+            }
+            Command::Lock { .. } => match self.floor {
+                Some(_) => Some((Some(base.record(self.op, 0, None)), Outcome::Refused(Refusal::Condition))),
+                None => Some((None, Outcome::Refused(Refusal::Condition))),
+            },
+            Command::Unlock { txn, commit } if base.lock.as_ref().is_some_and(|lock| lock.txn == *txn) => {
+                done(base.unlocked(self.op, *commit))
+            }
+            Command::Unlock { .. } => Some((None, Outcome::Same { number: 0 })),
+            _ => None,
         }
     }
 }
@@ -276,6 +353,27 @@ fn effect(command: &Command, now: &Content, state: &KeyState) -> Effect {
             held => none_held(held, Kind::Election, *term),
         },
         Command::SetField { .. } | Command::RemoveField { .. } => change_map(command, now),
+        Command::Begin { .. } | Command::Decide { .. } => change_transaction(command, now),
+        // These have had their effect already.
+        Command::Lock { .. } | Command::Unlock { .. } => Same(0),
+    }
+}
+
+/// The register of a transaction: absent, pending, and then committed or aborted for good (§12).
+fn change_transaction(command: &Command, now: &Content) -> Effect {
+    let becomes = |stage, keys: &[Bytes]| Becomes(Content::Transaction { stage, keys: keys.to_vec() }, 0);
+    match (command, now) {
+        (Command::Begin { keys }, Content::Absent {}) => becomes(Stage::Pending {}, keys),
+        (Command::Decide { commit: false }, Content::Absent {}) => becomes(Stage::Aborted {}, &[]),
+        (Command::Decide { commit }, Content::Transaction { stage: Stage::Pending {}, keys }) => {
+            becomes(if *commit { Stage::Committed {} } else { Stage::Aborted {} }, keys)
+        }
+        (Command::Decide { commit: true }, Content::Transaction { stage: Stage::Committed {}, .. })
+        | (Command::Decide { commit: false }, Content::Transaction { stage: Stage::Aborted {}, .. }) => {
+            Same(0)
+        }
+        (_, Content::Absent {} | Content::Transaction { .. }) => Refused(Refusal::Condition),
+        (_, held) => other(held, Kind::Transaction),
     }
 }
 
@@ -403,6 +501,15 @@ fn change_map(command: &Command, now: &Content) -> Effect {
 }
 
 impl Command {
+    /// Returns whether the command has to wait until the transaction with this lock has ended.
+    fn waits_for(&self, lock: &TxnLock) -> bool {
+        match self {
+            Command::Lock { lock: own, .. } => own.txn != lock.txn,
+            Command::Unlock { .. } => false,
+            _ => true,
+        }
+    }
+
     /// Checks the limits, before anything is replicated.
     pub fn check(&self) -> Result<(), InvalidCommand> {
         let name = |what, name: &Bytes| match name.len() {
@@ -439,7 +546,18 @@ impl Command {
             Command::Stand { candidate } => name("the candidate", candidate),
             Command::SetField { field, value: new } => name("the field", field).and_then(|()| value(new)),
             Command::RemoveField { field } => name("the field", field),
+            Command::Lock { lock: TxnLock { intent: Intent::Put { value: new }, .. }, .. } => value(new),
+            Command::Begin { keys } => match keys.len() {
+                1..=MAX_TXN_KEYS => Ok(()),
+                count => {
+                    let (what, allowed, value) = ("the number of keys", "1 to 64", count as u64);
+                    Err(InvalidCommand::Number { what, value, allowed })
+                }
+            },
             Command::Get {}
+            | Command::Lock { .. }
+            | Command::Unlock { .. }
+            | Command::Decide { .. }
             | Command::Add { .. }
             | Command::Subtract { .. }
             | Command::Release { .. }

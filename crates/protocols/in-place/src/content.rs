@@ -16,6 +16,11 @@ pub const MAX_NAME_BYTES: usize = 128;
 /// The most members of a set, entries of a map, and parties of a barrier.
 pub const MAX_MEMBERS: usize = 256;
 
+/// The longest name of a register that the engine keeps for itself, in bytes. All of them are longer than any key, so no user can name one.
+pub const MAX_RECORD_BYTES: usize = MAX_KEY_BYTES + 16;
+/// The most keys of a transaction.
+pub const MAX_TXN_KEYS: usize = 64;
+
 /// The type of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -35,6 +40,8 @@ pub enum Kind {
     Election,
     /// A bounded map of fields.
     Map,
+    /// How far a transaction is. Only the engine makes these.
+    Transaction,
 }
 
 impl fmt::Display for Kind {
@@ -48,7 +55,20 @@ impl fmt::Display for Kind {
             Kind::Barrier => "a barrier",
             Kind::Election => "an election",
             Kind::Map => "a map",
+            Kind::Transaction => "a transaction",
         })
+    }
+}
+
+atoll_core::choice! {
+    /// How far a transaction is (§12).
+    pub enum Stage {
+        /// It locks its keys.
+        0 = Pending {},
+        /// It has happened.
+        1 = Committed {},
+        /// It will never happen.
+        2 = Aborted {},
     }
 }
 
@@ -74,6 +94,8 @@ atoll_core::choice! {
         7 = Election { leader: Bytes, term: u64 },
         /// Fields and their values.
         8 = Map { entries: Vec<(Bytes, Bytes)> },
+        /// How far a transaction is, and its keys in order. They are unknown if it was aborted before anybody knew that it had begun.
+        9 = Transaction { stage: Stage, keys: Vec<Bytes> },
     }
 }
 
@@ -90,6 +112,7 @@ impl Content {
             Content::Barrier { .. } => Kind::Barrier,
             Content::Election { .. } => Kind::Election,
             Content::Map { .. } => Kind::Map,
+            Content::Transaction { .. } => Kind::Transaction,
         })
     }
 
@@ -113,9 +136,9 @@ impl Content {
         }
         let rises = |names: &[Bytes]| names.windows(2).all(|pair| pair[0] < pair[1]);
         let (count, in_order) = match self {
-            Content::Set { members: names } | Content::Barrier { arrived: names, .. } => {
-                (names.len(), rises(names))
-            }
+            Content::Set { members: names }
+            | Content::Barrier { arrived: names, .. }
+            | Content::Transaction { keys: names, .. } => (names.len(), rises(names)),
             Content::Map { entries } => (entries.len(), entries.windows(2).all(|pair| pair[0].0 < pair[1].0)),
             _ => (0, true),
         };

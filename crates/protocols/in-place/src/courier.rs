@@ -8,13 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_contract::keyspace::Layout;
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
 use atoll_core::{Completer, Env, NodeId, Ticket, ticket};
 
 use crate::message::{Answer, Ask, Create, GroupConfig, GroupKey, Mode, Reject, Request, Step};
-use crate::space::config_of;
 
 /// The most requests in one message.
 const MAX_ITEMS: usize = 64;
@@ -31,7 +29,7 @@ type Way = (NodeId, bool);
 #[derive(Debug)]
 pub(crate) struct Courier {
     env: Env,
-    layout: Layout,
+    groups: Arc<Vec<GroupConfig>>,
     patience: Duration,
     queues: Mutex<BTreeMap<Way, Vec<Waiting>>>,
 }
@@ -46,8 +44,8 @@ fn bytes(request: &Request) -> usize {
 
 impl Courier {
     /// Returns a courier that waits this long for an answer.
-    pub(crate) fn new(env: Env, layout: Layout, patience: Duration) -> Arc<Self> {
-        Arc::new(Courier { env, layout, patience, queues: Mutex::default() })
+    pub(crate) fn new(env: Env, groups: Arc<Vec<GroupConfig>>, patience: Duration) -> Arc<Self> {
+        Arc::new(Courier { env, groups, patience, queues: Mutex::default() })
     }
 
     /// Queues a request. The ticket gets the answer, or None if there is none.
@@ -123,7 +121,7 @@ impl Courier {
     /// another identity. None if it did not answer.
     async fn create(&self, to: NodeId, group: GroupKey) -> Option<Answer> {
         hit("in-place.courier.create");
-        let config: GroupConfig = config_of(&self.layout, group.shard);
+        let config = self.groups.get(group.shard as usize)?.clone();
         let call = self.env.call(to, Create { groups: vec![config] });
         let why = match self.env.within(self.patience, call).await {
             Ok(Ok(created)) if created.not_member > 0 => Reject::WrongIdentity {},

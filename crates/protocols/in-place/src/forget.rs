@@ -6,6 +6,7 @@ use atoll_core::testing::hit;
 use bytes::Bytes;
 
 use crate::ballot::Ballot;
+use crate::content::MAX_KEY_BYTES;
 use crate::message::Step;
 use crate::proposer::Proposer;
 use crate::round::{Progress, Round, ask};
@@ -22,10 +23,13 @@ pub(crate) fn later(shared: &Arc<Shared>, proposer: &Arc<Proposer>, ballot: Ball
     };
     let (shared, proposer) = (shared.clone(), proposer.clone());
     let env = shared.env.clone();
+    // Nobody repeats a command on the record of a transaction that has ended.
+    let is_record = proposer.key.len() > MAX_KEY_BYTES;
+    let after = shared.options.forget_after / if is_record { 100 } else { 1 };
     let run = async move {
         let _permit = permit;
         for _ in 0..TRIES {
-            shared.env.sleep(shared.options.forget_after).await;
+            shared.env.sleep(after).await;
             if !proposer.is_latest(ballot) || forget(&shared, &proposer, ballot, &state).await {
                 return;
             }

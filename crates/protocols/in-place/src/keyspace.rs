@@ -64,7 +64,7 @@ impl InPlaceSpace {
         match reply.outcome {
             Outcome::Done { version, .. } => Ok(Changed::Done(KeyVersion(version))),
             Outcome::Refused(Refusal::Condition) | Outcome::Same { .. } => Ok(Changed::Not(reply.held)),
-            Outcome::Refused(_) => Err(KeyspaceError::ConditionFailed),
+            Outcome::Refused(_) | Outcome::Locked { .. } => Err(KeyspaceError::ConditionFailed),
             Outcome::Forgotten { .. } => Err(KeyspaceError::Forgotten),
         }
     }
@@ -81,7 +81,7 @@ impl Keyspace for InPlaceSpace {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        &[Ability::Watches]
+        &[Ability::Watches, Ability::Transactions]
     }
 
     fn wait_change(
@@ -95,7 +95,7 @@ impl Keyspace for InPlaceSpace {
                 return Err(KeyspaceError::NotDone(Unavailability::Busy));
             };
             let until = self.0.env.now().after(self.0.options.watch_for);
-            let held = watch::wait(&self.0, &key, seen, until).await.map_err(KeyspaceError::NotDone)?;
+            let held = watch::wait(self, &key, seen, until).await.map_err(KeyspaceError::NotDone)?;
             Ok(held.map(copied))
         })
     }
@@ -135,13 +135,27 @@ impl Keyspace for InPlaceSpace {
         Box::pin(self.write_one(op, attempt, key, guard, change))
     }
 
+    fn transact(
+        &self,
+        op: OpId,
+        attempt: Attempt,
+        writes: Vec<(Bytes, Guard, Option<Change>)>,
+    ) -> BoxFuture<'_, Result<Vec<Changed>, KeyspaceError>> {
+        Box::pin(async move {
+            for (key, guard, change) in &writes {
+                self.limits().check_write(key, guard, change.as_ref().unwrap_or(&Change::Delete))?;
+            }
+            self.transact_parts(op, attempt, writes).await
+        })
+    }
+
     fn list(&self, from: ListFrom) -> BoxFuture<'_, Result<Page, KeyspaceError>> {
         Box::pin(async move {
             let longest = from.prefix.len().max(from.after.as_ref().map_or(0, Bytes::len));
             if longest > MAX_KEY_BYTES {
                 return Err(KeyspaceError::InvalidKey { bytes: longest, most: MAX_KEY_BYTES });
             }
-            list::list(&self.0, from).await.map_err(KeyspaceError::NotDone)
+            list::list(self, from).await.map_err(KeyspaceError::NotDone)
         })
     }
 }

@@ -26,6 +26,8 @@
 //! | §10 | listing | `list.rs` |
 //! | §10 | watches | `acceptor/watch.rs`, `watch.rs` |
 //! | paper §5 | keys on nodes | `placement.rs`, `provider.rs` |
+//! | §9a | hand-over of groups | `mover.rs`, `groups.rs`, `acceptor/seal.rs` |
+//! | §12 | transactions of several keys | `txn.rs`; locks in `command.rs` and `state.rs` |
 //! | §11 | invariants | `invariants.rs`; the rest from outside of the nodes, `testing/oracle.rs` |
 //!
 //! [`InPlaceSpace`] is the keyspace on a node, with `space.rs` for commands and `keyspace.rs` for the contract of keyspaces.
@@ -52,9 +54,9 @@
 //!
 //! # Not offered yet
 //!
-//! - Hand-over of a group (§9a). The replicas of a keyspace are fixed. A keyspace in memory that lost a replica runs with the rest.
+//! - No door of a node moves keyspaces or executes transactions: only [`Catalog::relocate`](atoll_contract::keyspace::Catalog::relocate) and
+//!   [`Keyspace::transact`](atoll_contract::Keyspace::transact) do. No scenario of the simulator runs them.
 //! - Leases through the contract of keyspaces, which refuses them by name. The command [`Command::Lease`] is there.
-//! - Transactions of several keys (§12).
 //! - Commands are not passed on to one node for a hot key. Each key has a preferred proposer, and the others give way to it under
 //!   contention (`space.rs`). To pass them on, a state would have to remember the clients of commands for longer.
 
@@ -64,10 +66,12 @@ mod command;
 mod content;
 mod courier;
 mod forget;
+mod groups;
 mod invariants;
 mod keyspace;
 mod list;
 pub mod message;
+mod mover;
 pub mod mutants;
 mod placement;
 mod plugin;
@@ -80,6 +84,7 @@ mod space;
 mod state;
 #[cfg(feature = "testing")]
 mod testing;
+mod txn;
 mod watch;
 mod write;
 
@@ -87,11 +92,12 @@ pub use acceptor::{Acceptor, AcceptorOptions, SLOT_BYTES, key_of_cell};
 pub use ballot::{Ballot, MAX_ROUND, ProposerId};
 pub use command::{Command, InvalidCommand, MAX_LEASE_MS, Named, Outcome, Refusal, Reply, WireGuard};
 pub use content::{
-    Content, Kind, MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_MEMBERS, MAX_NAME_BYTES, MAX_VALUE_BYTES,
+    Content, Kind, MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_MEMBERS, MAX_NAME_BYTES, MAX_TXN_KEYS,
+    MAX_VALUE_BYTES, Stage,
 };
 pub use keyspace::ENGINE;
 pub use placement::{InvalidRule, Ring, Rule};
 pub use plugin::InPlacePlugin;
 pub use provider::InPlaceProvider;
 pub use space::{CommandError, InPlaceSpace, Options};
-pub use state::{Done, KeyState, MAX_STATE_BYTES, REMEMBERED};
+pub use state::{Done, Intent, KeyState, MAX_STATE_BYTES, REMEMBERED, TxnId, TxnLock};

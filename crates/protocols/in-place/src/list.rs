@@ -1,7 +1,7 @@
 //! Listing of keys (§10): for each group, the union of the keys that a majority of its acceptors has voted for. Where the votes for a key
 //! agree, its version is known; the other keys are read one by one. The listing is in order, and not a snapshot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atoll_contract::keyspace::{KeyVersion, ListFrom, Page, Unavailability};
@@ -10,9 +10,9 @@ use atoll_core::{Call, Env, Tick};
 use bytes::Bytes;
 
 use crate::ballot::Ballot;
-use crate::message::{Create, GroupConfig, Keys, List, Reject};
-use crate::read;
-use crate::space::Shared;
+use crate::content::MAX_KEY_BYTES;
+use crate::message::{Create, GroupConfig, Keys, List, Listed, Reject};
+use crate::space::{CommandError, InPlaceSpace, Shared};
 
 /// The most keys in a page.
 pub(crate) const MAX_PAGE_KEYS: usize = 1000;
@@ -25,7 +25,8 @@ struct Found {
 }
 
 /// Returns a page of keys of all groups.
-pub(crate) async fn list(shared: &Arc<Shared>, from: ListFrom) -> Result<Page, Unavailability> {
+pub(crate) async fn list(space: &InPlaceSpace, from: ListFrom) -> Result<Page, Unavailability> {
+    let shared: &Arc<Shared> = &space.0;
     let limit = from.limit.clamp(1, MAX_PAGE_KEYS);
     let deadline = shared.env.now().after(shared.options.patience);
     let mut asked = Vec::new();
@@ -62,7 +63,11 @@ pub(crate) async fn list(shared: &Arc<Shared>, from: ListFrom) -> Result<Page, U
             None => None,
             Some(None) => {
                 hit("in-place.list.reads");
-                read::read(shared, &key).await?.held.map(|held| held.version)
+                let read = space.read(key.clone()).await.map_err(|error| match error {
+                    CommandError::NotDone(why) => why,
+                    _ => Unavailability::NoQuorum,
+                });
+                read?.held.map(|held| held.version)
             }
         };
         if let Some(version) = version {
@@ -85,7 +90,7 @@ async fn of_group(
     while shared.env.now() < deadline {
         let until = deadline.min(shared.env.now().after(shared.options.reply_timeout));
         let answers = ask_all(&shared.env, group, from, limit, until).await;
-        let mut taken = Vec::new();
+        let (mut taken, mut moved) = (Vec::new(), 0);
         for (node, keys) in answers {
             match keys.rejected {
                 None => taken.push(keys),
@@ -98,11 +103,15 @@ async fn of_group(
                         shared.lost(group, node);
                     }
                 }
+                Some(Reject::Moved {}) => moved += 1,
                 Some(_) => {}
             }
         }
         if taken.len() >= group.majority() {
             return Ok(merge(&taken, group.majority()));
+        }
+        if moved > group.replicas.len() - group.majority() {
+            return Err(Unavailability::Gone);
         }
         if shared.is_lost(group) {
             return Err(Unavailability::LostMajority);
@@ -119,9 +128,15 @@ fn merge(taken: &[Keys], majority: usize) -> Found {
     let ends = taken.iter().filter(|keys| keys.more).filter_map(|keys| keys.keys.last());
     let upto = ends.map(|last| last.key.clone()).min();
     let mut votes: BTreeMap<Bytes, Vec<(Ballot, Option<u64>)>> = BTreeMap::new();
-    for listed in taken.iter().flat_map(|keys| &keys.keys) {
+    let mut locked: BTreeSet<Bytes> = BTreeSet::new();
+    // The engine's own registers have longer names than keys.
+    let of_users = |listed: &&Listed| listed.key.len() <= MAX_KEY_BYTES;
+    for listed in taken.iter().flat_map(|keys| &keys.keys).filter(of_users) {
         if upto.as_ref().is_none_or(|upto| listed.key <= *upto) {
             let key = Bytes::copy_from_slice(&listed.key);
+            if listed.locked {
+                locked.insert(key.clone());
+            }
             votes.entry(key).or_default().push((listed.voted, listed.version));
         }
     }
@@ -132,7 +147,11 @@ fn merge(taken: &[Keys], majority: usize) -> Found {
             None => Some(None),
         }
     };
-    Found { keys: votes.into_iter().map(|(key, votes)| (key, known(votes))).collect(), upto }
+    let known = |(key, votes): (Bytes, Vec<(Ballot, Option<u64>)>)| {
+        let known = if locked.contains(&key) { Some(None) } else { known(votes) };
+        (key, known)
+    };
+    Found { keys: votes.into_iter().map(known).collect(), upto }
 }
 
 /// Asks all acceptors of a group, and waits until all have answered or failed, or until a time.

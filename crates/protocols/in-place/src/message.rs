@@ -120,6 +120,8 @@ atoll_core::choice! {
         6 = Invalid {},
         /// Its answer would not fit into one message with the answers before it: ask again.
         7 = Busy {},
+        /// Another group has taken over the shard, or is about to.
+        8 = Moved {},
     }
 }
 
@@ -209,6 +211,8 @@ atoll_core::record! {
         pub voted: Ballot,
         /// The version of the key in the state of the vote. None if it is not there.
         pub version: Option<u64>,
+        /// Whether a transaction has locked the key, so that its version may be out of date.
+        pub locked: bool,
     }
 }
 
@@ -248,19 +252,115 @@ atoll_core::message! {
     }
 }
 
+atoll_core::message! {
+    /// Seals a group for good, if its acceptor has not done so yet (§9a). Idempotent.
+    pub struct Seal = 1309 {
+        /// The group.
+        pub config: GroupConfig,
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Seal`], [`Raise`] and [`Retire`].
+    pub struct Sealed = 1310 {
+        /// Why nothing was done, if nothing was.
+        pub rejected: Option<Reject>,
+    }
+}
+
+atoll_core::message! {
+    /// Asks for the votes of a sealed group after a key, in order.
+    pub struct Fetch = 1311 {
+        /// The group.
+        pub group: GroupKey,
+        /// The identity of the acceptor.
+        pub identity: u128,
+        /// Only keys after this one.
+        pub after: Option<Bytes>,
+    }
+}
+
+atoll_core::record! {
+    /// The last vote for a key.
+    pub struct Vote {
+        /// The key.
+        pub key: Bytes,
+        /// The ballot.
+        pub voted: Ballot,
+        /// The state.
+        pub state: Bytes,
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Fetch`].
+    pub struct Fetched = 1312 {
+        /// Votes, in the order of their keys.
+        pub votes: Vec<Vote>,
+        /// Whether there are more.
+        pub more: bool,
+        /// The clock above which keys without a vote begin.
+        pub clock: u64,
+        /// Why there is no answer, if there is none.
+        pub rejected: Option<Reject>,
+    }
+}
+
+impl Fetched {
+    /// Returns an answer without votes.
+    pub(crate) fn empty(clock: u64, rejected: Option<Reject>) -> Self {
+        Fetched { votes: Vec::new(), more: false, clock, rejected }
+    }
+}
+
+atoll_core::message! {
+    /// Keys of a group without a vote begin above this clock. Idempotent.
+    pub struct Raise = 1313 {
+        /// The group.
+        pub config: GroupConfig,
+        /// The clock.
+        pub clock: u64,
+    }
+}
+
+atoll_core::message! {
+    /// Another group has taken over the shard: the keys of this one go, and its acceptor refuses whoever still asks. Idempotent.
+    pub struct Retire = 1314 {
+        /// The group.
+        pub config: GroupConfig,
+    }
+}
+
 atoll_core::rpc!(Ask => Answers, ACCEPTOR, Data);
 atoll_core::rpc!(Watch => Watched, ACCEPTOR, Control);
 atoll_core::rpc!(Create => Created, ACCEPTOR, Control);
 atoll_core::rpc!(DropKeyspace => Created, ACCEPTOR, Control);
 atoll_core::rpc!(List => Keys, ACCEPTOR, Data);
+atoll_core::rpc!(Seal => Sealed, ACCEPTOR, Control);
+atoll_core::rpc!(Fetch => Fetched, ACCEPTOR, Data);
+atoll_core::rpc!(Raise => Sealed, ACCEPTOR, Control);
+atoll_core::rpc!(Retire => Sealed, ACCEPTOR, Control);
+
+atoll_core::choice! {
+    /// How far an acceptor is with a group.
+    pub enum Phase {
+        /// It answers proposers.
+        0 = Serves {},
+        /// It answers none, and what it holds never changes.
+        1 = Sealed {},
+        /// It has handed over what it held.
+        2 = Retired {},
+    }
+}
 
 atoll_core::choice! {
     /// What a cell of an acceptor holds. Its key says of what: see `acceptor/cells.rs`.
     pub enum CellValue {
         /// The promise and the vote for a key. The three are one value, so a crash keeps all of them or none (§8).
         0 = Slot { promised: Ballot, voted: Ballot, state: Bytes },
-        /// A group, the ballot that it promises for every key without a slot, and the clock above which such keys begin (rmw-T11).
-        1 = Group { config: GroupConfig, floor: Ballot, clock: u64 },
+        /// A group, how far it is, the ballot that it promises for every key without a slot, and the clock above which such keys begin
+        /// (rmw-T11).
+        1 = Group { config: GroupConfig, phase: Phase, floor: Ballot, clock: u64 },
         /// All groups of a keyspace up to this epoch were dropped.
         2 = Dropped { epoch: u64 },
     }
@@ -277,6 +377,12 @@ pub const FORMATS: &[Format] = &[
     Format::message::<Keys>(),
     Format::message::<Watch>(),
     Format::message::<Watched>(),
+    Format::message::<Seal>(),
+    Format::message::<Sealed>(),
+    Format::message::<Fetch>(),
+    Format::message::<Fetched>(),
+    Format::message::<Raise>(),
+    Format::message::<Retire>(),
     Format::stored::<CellValue>("CellValue"),
     Format::stored::<KeyState>("KeyState"),
 ];

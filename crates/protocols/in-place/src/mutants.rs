@@ -21,6 +21,18 @@ atoll_core::mutants! {
     IN_PLACE_T9 = "InPlaceT9", caught by ["in-place"];
     /// An acceptor drops a key as soon as it votes for its deletion.
     IN_PLACE_T11 = "InPlaceT11", caught by ["in-place"];
+    /// An acceptor goes on with a group that it has sealed.
+    IN_PLACE_UNSEALED = "InPlaceUnsealed", caught by [];
+    /// A transaction commits although nobody knows whether a key is locked for it.
+    IN_PLACE_TX1 = "InPlaceTx1", caught by [];
+    /// Only the coordinator knows what a committed transaction does to its keys. Others just end its locks.
+    IN_PLACE_TX3 = "InPlaceTx3", caught by [];
+    /// A read returns what a locked key held before the transaction.
+    IN_PLACE_TX5_OLD = "InPlaceTx5Old", caught by [];
+    /// A read returns what the transaction of a locked key intends.
+    IN_PLACE_TX5_NEW = "InPlaceTx5New", caught by [];
+    /// Keys that are only checked are not locked.
+    IN_PLACE_TX6 = "InPlaceTx6", caught by [];
     /// A command is refused while a vote for an earlier attempt can still win.
     IN_PLACE_DENIES = "InPlaceDenies", caught by ["in-place"];
 }

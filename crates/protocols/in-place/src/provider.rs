@@ -11,10 +11,12 @@ use atoll_contract::keyspace::{
 use atoll_core::{BoxFuture, Directory, Env, Identify, NodeId};
 use bytes::Bytes;
 
+use crate::groups::{self, Next};
 use crate::keyspace::ENGINE;
 use crate::message::{Create, DropKeyspace, GroupConfig};
+use crate::mover;
 use crate::placement::{Ring, Rule};
-use crate::space::{InPlaceSpace, Options, config_of};
+use crate::space::{InPlaceSpace, Options};
 
 /// How many shards, and so groups of acceptors, a keyspace has if nobody says otherwise.
 const USUAL_SHARDS: u32 = 64;
@@ -27,9 +29,8 @@ const ZONES: &str = "zones";
 
 /// Returns the groups in which a node is an acceptor.
 pub(crate) fn groups_of(layout: &Layout, node: NodeId) -> Vec<GroupConfig> {
-    let here = |placement: &ShardPlacement| placement.replicas.iter().any(|r| r.node == node);
-    let shards = layout.shards.iter().enumerate().filter(|(_, placement)| here(placement));
-    shards.map(|(shard, _)| config_of(layout, shard as u32)).collect()
+    let here = |config: &GroupConfig| config.replicas.iter().any(|r| r.node == node);
+    groups::configs(layout).into_iter().filter(here).collect()
 }
 
 /// Creates keyspaces in place.
@@ -73,7 +74,12 @@ impl InPlaceProvider {
         fit.map(replica).collect()
     }
 
-    async fn plan_now(&self, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
+    /// Places shards on the nodes that answer.
+    async fn place(
+        &self,
+        spec: &KeyspaceSpec,
+        shards: u32,
+    ) -> Result<Vec<ShardPlacement>, KeyspacePlanError> {
         if let Some(wanted) = spec.options.keys().find(|name| *name != ZONES) {
             let (wanted, known) = (wanted.clone(), ZONES.to_owned());
             return Err(KeyspacePlanError::UnknownOption { engine: ENGINE, wanted, known });
@@ -82,13 +88,6 @@ impl InPlaceProvider {
         let Ok(rule) = Rule::parse(spec.options.get(ZONES).map_or("", String::as_str)) else {
             return invalid("zones", "a list such as 1:a,2:a,3:b, with each node once");
         };
-        let shards = spec.shards.unwrap_or(USUAL_SHARDS);
-        if shards == 0 || shards as usize > MAX_SHARDS {
-            return invalid("shards", "1 to 1024");
-        }
-        if spec.buckets.is_some_and(|n| n != 1) {
-            return invalid("buckets", "1: each key is a register of its own");
-        }
         if spec.replicas.is_some_and(|n| n == 0 || n as usize > MAX_REPLICAS) {
             return invalid("replicas", "1 to 9");
         }
@@ -102,6 +101,19 @@ impl InPlaceProvider {
         let place = |shard| ShardPlacement {
             replicas: ring.replicas(shard, replicas).iter().map(|node| nodes[node]).collect(),
         };
+        Ok((0..shards).map(place).collect())
+    }
+
+    async fn plan_now(&self, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
+        let invalid = |what, allowed| Err(KeyspacePlanError::Invalid { what, allowed });
+        let shards = spec.shards.unwrap_or(USUAL_SHARDS);
+        if shards == 0 || shards as usize > MAX_SHARDS {
+            return invalid("shards", "1 to 1024");
+        }
+        if spec.buckets.is_some_and(|n| n != 1) {
+            return invalid("buckets", "1: each key is a register of its own");
+        }
+        let shards = self.place(spec, shards).await?;
         let id = u128::from(self.env.random()) << 64 | u128::from(self.env.random());
         Ok(Layout {
             engine: ENGINE.to_owned(),
@@ -110,9 +122,38 @@ impl InPlaceProvider {
             state: LayoutState::Normal,
             durability: spec.durability,
             buckets: 1,
-            shards: (0..shards).map(place).collect(),
+            shards,
             options: Bytes::new(),
         })
+    }
+
+    /// Plans a move of every shard whose replicas are not those that `spec` describes. A move that was planned before and has not been
+    /// completed gets a new group to go to; what is sealed stays sealed.
+    async fn plan_move_now(&self, layout: &Layout, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
+        let Some(mut plans) = groups::plans(layout) else {
+            let (what, allowed) = ("the groups of the keyspace", "what this version of the program can read");
+            return Err(KeyspacePlanError::Invalid { what, allowed });
+        };
+        let usual = layout.shards.iter().map(|shard| shard.replicas.len() as u32).max();
+        let replicas = spec.replicas.or(usual);
+        let spec = KeyspaceSpec { durability: layout.durability, replicas, ..spec.clone() };
+        let wanted = self.place(&spec, layout.shards.len() as u32).await?;
+        let mut moves = false;
+        for ((plan, present), wanted) in plans.iter_mut().zip(&layout.shards).zip(wanted) {
+            let same = |other: &[Replica]| {
+                let (mut a, mut b) = (other.to_vec(), wanted.replicas.clone());
+                a.sort_unstable();
+                b.sort_unstable();
+                a == b
+            };
+            let stays = plan.next.as_ref().map_or(same(&present.replicas), |next| same(&next.replicas));
+            if !stays {
+                let sealed = plan.next.take().map(|next| next.sealed).unwrap_or_default();
+                plan.next = Some(Next { epoch: layout.epoch + 1, replicas: wanted.replicas, sealed });
+                moves = true;
+            }
+        }
+        Ok(if moves { groups::with_plans(layout, &plans) } else { layout.clone() })
     }
 
     async fn provision_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
@@ -135,7 +176,7 @@ impl InPlaceProvider {
     async fn delete_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
         let drop = DropKeyspace { keyspace: layout.id, epoch: layout.epoch };
         let until = self.env.now().after(PATIENCE);
-        let replies = self.env.gather(&layout.nodes(), drop, until, |_| false).await;
+        let replies = self.env.gather(&groups::all_nodes(layout), drop, until, |_| false).await;
         let done: Vec<NodeId> = replies.into_ok().map(|(node, _)| node).collect();
         let enough = |shard: &ShardPlacement| {
             shard.replicas.iter().filter(|r| done.contains(&r.node)).count() >= shard.majority()
@@ -162,6 +203,18 @@ impl KeyspaceProvider for InPlaceProvider {
 
     fn open(&self, layout: &Layout) -> Arc<dyn Keyspace> {
         Arc::new(InPlaceSpace::new(self.env.clone(), layout.clone(), self.options))
+    }
+
+    fn plan_move<'a>(
+        &'a self,
+        layout: &'a Layout,
+        spec: &'a KeyspaceSpec,
+    ) -> BoxFuture<'a, Result<Layout, KeyspacePlanError>> {
+        Box::pin(self.plan_move_now(layout, spec))
+    }
+
+    fn step<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<Option<Layout>, KeyspaceError>> {
+        Box::pin(mover::step(&self.env, self.options, layout))
     }
 
     fn delete<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {

@@ -9,7 +9,7 @@ use atoll_core::testing::{hit, mutant};
 use bytes::Bytes;
 
 use crate::ballot::{Ballot, ProposerId};
-use crate::command::{Command, Named, Outcome, Reply};
+use crate::command::{Command, Named, Reply};
 use crate::message::{Mode, Step};
 use crate::mutants;
 use crate::proposer::Failure;
@@ -50,8 +50,7 @@ pub(crate) async fn read_vote(
         .await;
         // rmw-R2: what a majority has voted for is chosen, whatever the other answers are.
         if let Some((chosen, state)) = agreement(&round, majority) {
-            let (held, content, clock) = (state.held(), state.content.clone(), state.clock);
-            return Ok((Reply { outcome: Outcome::Same { number: 0 }, held, content, clock }, Some(chosen)));
+            return Ok((Reply::shows(&state), Some(chosen)));
         }
         match learn(shared, &group, &round) {
             Some(Setback::Created) => continue,

@@ -180,12 +180,14 @@ pub(crate) enum Setback {
 
 /// Learns from the refusals of a round. None if they are no reason for its failure.
 pub(crate) fn learn(shared: &Shared, group: &GroupConfig, round: &Round) -> Option<Setback> {
-    let (mut room, mut disk, mut failed, mut created) = (0, 0, 0, false);
+    let (mut room, mut disk, mut failed, mut moved, mut created) = (0, 0, 0, 0, false);
     for (node, why) in round.rejections() {
         match why {
             Reject::Unknown {} => created = true,
             Reject::WrongIdentity {} => shared.lost(group, node),
             Reject::Dropped {} => return Some(Setback::Short(Unavailability::Gone)),
+            // As long as a majority is not sealed, the others may go on.
+            Reject::Moved {} => moved += 1,
             Reject::Full {} => room += 1,
             Reject::DiskFull {} => disk += 1,
             Reject::StorageFailed {} => failed += 1,
@@ -194,6 +196,7 @@ pub(crate) fn learn(shared: &Shared, group: &GroupConfig, round: &Round) -> Opti
     }
     let blocked = |n: usize| n > group.replicas.len() - group.majority();
     match () {
+        () if blocked(moved) => Some(Setback::Short(Unavailability::Gone)),
         () if shared.is_lost(group) => Some(Setback::Short(Unavailability::LostMajority)),
         () if created => Some(Setback::Created),
         () if room > 0 && blocked(room + disk) => Some(Setback::Full),

@@ -8,17 +8,19 @@ use atoll_contract::OpId;
 use atoll_contract::keyspace::{Attempt, Floor, Layout, Unavailability, place_of};
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
-use atoll_core::{Env, NodeId};
+use atoll_core::{Env, NodeId, Tick};
 use bytes::Bytes;
 
 use crate::ballot::ProposerId;
 use crate::command::{Command, InvalidCommand, Named, Outcome, Refusal, Reply};
 use crate::content::MAX_KEY_BYTES;
 use crate::courier::Courier;
-use crate::message::{GroupConfig, GroupKey};
+use crate::groups;
+use crate::message::GroupConfig;
 use crate::mutants;
 use crate::proposer::{Failure, Proposer};
 use crate::read;
+use crate::state::Intent;
 
 /// Intervals and limits of a node that uses a keyspace.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,9 @@ pub struct Options {
     pub forget_after: Duration,
     /// For how long a watcher waits for a change of a key.
     pub watch_for: Duration,
+    /// How long whoever meets the lock of a transaction waits before it tries to abort the transaction. Too small: slow transactions fail.
+    /// Too large: a coordinator that has died keeps its keys locked for so long.
+    pub txn_grace: Duration,
     /// How many deleted keys wait for that at the same time. The tombstones of others stay until the keys are deleted again.
     pub forgetting: usize,
 }
@@ -60,6 +65,7 @@ impl Default for Options {
             open_keys: 32 * 1024,
             forget_after: Duration::from_secs(10),
             watch_for: Duration::from_secs(10),
+            txn_grace: Duration::from_millis(300),
             forgetting: 1024,
         }
     }
@@ -117,6 +123,8 @@ struct Known {
 pub(crate) struct Shared {
     pub(crate) env: Env,
     pub(crate) layout: Layout,
+    /// The groups of the shards.
+    groups: Arc<Vec<GroupConfig>>,
     pub(crate) options: Options,
     pub(crate) courier: Arc<Courier>,
     known: Mutex<Known>,
@@ -144,7 +152,7 @@ impl Shared {
 
     /// Returns the group of a shard.
     pub(crate) fn group(&self, shard: u32) -> GroupConfig {
-        config_of(&self.layout, shard)
+        self.groups[shard as usize].clone()
     }
 
     /// Returns the proposer of a key.
@@ -217,17 +225,6 @@ impl Known {
     }
 }
 
-/// Returns the group of a shard, as its acceptors know it.
-pub(crate) fn config_of(layout: &Layout, shard: u32) -> GroupConfig {
-    let placement = layout.shards.get(shard as usize);
-    GroupConfig {
-        key: GroupKey { keyspace: layout.id, epoch: layout.epoch, shard },
-        durability: layout.durability,
-        shards: layout.shards.len() as u32,
-        replicas: placement.map(|placement| placement.replicas.clone()).unwrap_or_default(),
-    }
-}
-
 /// A keyspace of replicated data types, as a node sees it. Cheap to clone. [`Keyspace`](atoll_contract::Keyspace) shows it as keys and
 /// values.
 #[derive(Clone, Debug)]
@@ -236,10 +233,11 @@ pub struct InPlaceSpace(pub(crate) Arc<Shared>);
 impl InPlaceSpace {
     /// Returns a handle to the keyspace with this layout. No acceptor is contacted.
     pub fn new(env: Env, layout: Layout, options: Options) -> Self {
-        let courier = Courier::new(env.clone(), layout.clone(), options.reply_timeout);
+        let groups = Arc::new(groups::configs(&layout));
+        let courier = Courier::new(env.clone(), groups.clone(), options.reply_timeout);
         let (under_way, forgetting) = (Arc::new(()), Arc::new(()));
         let known = Mutex::default();
-        InPlaceSpace(Arc::new(Shared { env, layout, options, courier, known, under_way, forgetting }))
+        InPlaceSpace(Arc::new(Shared { env, layout, groups, options, courier, known, under_way, forgetting }))
     }
 
     /// Returns a floor for a command on this key whose first attempt is sent later.
@@ -258,18 +256,42 @@ impl InPlaceSpace {
     ) -> Result<Reply, CommandError> {
         check_key(&key)?;
         command.check()?;
-        let floor = match attempt {
+        let mut floor = match attempt {
             Attempt::First => None,
             Attempt::Again(floor) => Some(floor.0),
         };
+        let deadline = self.0.env.now().after(self.0.options.patience);
+        loop {
+            let reply = self.submit(op, floor, &key, command.clone(), deadline).await?;
+            let decided = matches!(reply.outcome, Outcome::Done { .. } | Outcome::Forgotten { .. });
+            let Some(lock) = reply.lock.as_ref().filter(|_| !decided) else { return Ok(reply) };
+            // What the key holds is up to the transaction (rmw-TX5). With a floor, an attempt may be under way.
+            if let Outcome::Locked { floor: attempted, .. } = reply.outcome {
+                floor = floor.or(attempted);
+            }
+            self.resolve(&key, lock.txn).await.map_err(|why| match floor {
+                None => CommandError::NotDone(why),
+                Some(floor) => CommandError::Unknown { why, floor: Floor(floor) },
+            })?;
+        }
+    }
+
+    /// Executes a command on a key or on a register of the engine, without regard to locks.
+    pub(crate) async fn submit(
+        &self,
+        op: OpId,
+        floor: Option<u64>,
+        key: &Bytes,
+        command: Command,
+        deadline: Tick,
+    ) -> Result<Reply, CommandError> {
         let Some(_permit) = self.0.may_begin() else {
             return Err(error(match floor {
                 None => Failure::No(Unavailability::Busy),
                 Some(floor) => Failure::Unknown(Unavailability::Busy, Floor(floor)),
             }));
         };
-        let deadline = self.0.env.now().after(self.0.options.patience);
-        let proposer = self.0.proposer(&key);
+        let proposer = self.0.proposer(key);
         let named = Named { op, command, floor };
         let reply = match proposer.submit(&self.0, named, deadline).await {
             Ok(done) => done.map_err(error)?,
@@ -280,7 +302,10 @@ impl InPlaceSpace {
         };
         match reply.outcome {
             Outcome::Forgotten { .. } => Err(CommandError::Forgotten),
-            Outcome::Refused(why) if why != Refusal::Condition => Err(CommandError::Refused(why)),
+            // A refusal that shows what a locked key holds is not the last word.
+            Outcome::Refused(why) if why != Refusal::Condition && reply.lock.is_none() => {
+                Err(CommandError::Refused(why))
+            }
             _ => Ok(reply),
         }
     }
@@ -291,10 +316,27 @@ impl InPlaceSpace {
     /// Only [`CommandError::Key`] and [`CommandError::NotDone`].
     pub async fn read(&self, key: Bytes) -> Result<Reply, CommandError> {
         check_key(&key)?;
-        let Some(_permit) = self.0.may_begin() else {
-            return Err(CommandError::NotDone(Unavailability::Busy));
-        };
-        read::read(&self.0, &key).await.map_err(CommandError::NotDone)
+        loop {
+            let mut reply = self.read_raw(&key).await.map_err(CommandError::NotDone)?;
+            let Some(lock) = reply.lock.take().filter(|_| !mutant(mutants::IN_PLACE_TX5_OLD)) else {
+                return Ok(reply);
+            };
+            if mutant(mutants::IN_PLACE_TX5_NEW) {
+                if let (Intent::Put { value }, Some(held)) = (lock.intent, &mut reply.held) {
+                    held.value = value;
+                }
+                return Ok(reply);
+            }
+            // rmw-TX5: neither what the transaction intends nor what was there before is known to be right.
+            hit("in-place.txn.read_meets_lock");
+            self.resolve(&key, lock.txn).await.map_err(CommandError::NotDone)?;
+        }
+    }
+
+    /// Like [`InPlaceSpace::read`], without regard to locks.
+    pub(crate) async fn read_raw(&self, key: &Bytes) -> Result<Reply, Unavailability> {
+        let Some(_permit) = self.0.may_begin() else { return Err(Unavailability::Busy) };
+        read::read(&self.0, key).await
     }
 }
 

@@ -5,12 +5,12 @@ use atoll_contract::keyspace::{Held, KeyVersion};
 use atoll_core::{Decode, DecodeError, Encode};
 use bytes::Bytes;
 
-use crate::content::{Content, MAX_CONTENT_BYTES};
+use crate::content::{Content, MAX_CONTENT_BYTES, MAX_VALUE_BYTES};
 
 /// How many commands of a key are remembered with their outcomes (rmw-T2). With them, a small content fits into one block of a cell.
 pub const REMEMBERED: usize = 32;
 /// The longest state, in bytes.
-pub const MAX_STATE_BYTES: usize = MAX_CONTENT_BYTES + REMEMBERED * DONE_BYTES + 64;
+pub const MAX_STATE_BYTES: usize = MAX_CONTENT_BYTES + MAX_VALUE_BYTES + REMEMBERED * DONE_BYTES + 160;
 /// The length of a [`Done`], in bytes.
 const DONE_BYTES: usize = 33;
 
@@ -28,6 +28,34 @@ atoll_core::record! {
     }
 }
 
+/// The name of one attempt of a transaction. It is drawn at random, and never used again.
+pub type TxnId = u128;
+
+atoll_core::choice! {
+    /// What a transaction does to a key if it is committed.
+    pub enum Intent {
+        /// Nothing: the key is only checked. It is locked all the same, or two transactions could each rely on what the other changes
+        /// (rmw-TX6).
+        0 = Check {},
+        /// The key gets this value.
+        1 = Put { value: Bytes },
+        /// The key is deleted.
+        2 = Delete {},
+    }
+}
+
+atoll_core::record! {
+    /// The lock of a transaction on a key (§12).
+    pub struct TxnLock {
+        /// The attempt of the transaction.
+        pub txn: TxnId,
+        /// The name of the transaction, under which the key remembers that it was committed.
+        pub op: OpId,
+        /// What it does to the key if it is committed. Everybody can do it then (rmw-TX3).
+        pub intent: Intent,
+    }
+}
+
 atoll_core::record! {
     /// See the module documentation.
     pub struct KeyState {
@@ -39,6 +67,8 @@ atoll_core::record! {
         pub forgotten: u64,
         /// What the key holds.
         pub content: Content,
+        /// The transaction that has locked the key.
+        pub lock: Option<TxnLock>,
         /// The last commands, oldest first, at most [`REMEMBERED`].
         pub done: Vec<Done>,
     }
@@ -47,7 +77,14 @@ atoll_core::record! {
 impl KeyState {
     /// Returns the state of a key without a vote. `clock` is above every clock that the key ever had (rmw-T11).
     pub fn absent(clock: u64) -> Self {
-        KeyState { clock, version: 0, forgotten: clock, content: Content::Absent {}, done: Vec::new() }
+        KeyState {
+            clock,
+            version: 0,
+            forgotten: clock,
+            content: Content::Absent {},
+            lock: None,
+            done: Vec::new(),
+        }
     }
 
     /// Decodes a state from a message or a cell. Empty bytes stand for a key without a vote.
@@ -62,12 +99,18 @@ impl KeyState {
             return Err(DecodeError::Invalid { what: "state of a key", value: remembered as u64, allowed });
         }
         state.content.check()?;
+        if let Some(TxnLock { intent: Intent::Put { value }, .. }) = &state.lock
+            && value.len() > MAX_VALUE_BYTES
+        {
+            let (what, value) = ("value of a transaction", value.len() as u64);
+            return Err(DecodeError::Invalid { what, value, allowed: "at most MAX_VALUE_BYTES" });
+        }
         Ok(state)
     }
 
-    /// Returns whether the key was deleted.
+    /// Returns whether the key was deleted, and no transaction has locked it.
     pub fn is_tombstone(&self) -> bool {
-        self.content == Content::Absent {}
+        self.content == Content::Absent {} && self.lock.is_none()
     }
 
     /// Returns what users see of the key.
@@ -80,14 +123,39 @@ impl KeyState {
         self.done.iter().rev().find(|done| done.op == op)
     }
 
-    /// Returns this state after it has recorded a command.
+    /// Returns this state after it has recorded a command that has changed the content, or was refused.
     pub(crate) fn record(&self, op: OpId, number: u64, content: Option<Content>) -> KeyState {
-        let mut next = self.clone();
-        next.clock += 1;
-        let refused = content.is_none();
+        let mut next = self.remember(op, number, content.is_none());
         if let Some(content) = content {
             (next.content, next.version) = (content, next.clock);
         }
+        next
+    }
+
+    /// Returns this state after a transaction has locked it. The version stays: the content has not changed.
+    pub(crate) fn locked(&self, op: OpId, lock: TxnLock) -> KeyState {
+        KeyState { lock: Some(lock), ..self.remember(op, 0, false) }
+    }
+
+    /// Returns this state after its transaction has ended. A change is recorded under the name of the transaction.
+    pub(crate) fn unlocked(&self, op: OpId, commit: bool) -> KeyState {
+        let lock = self.lock.clone().filter(|_| commit);
+        let mut next = match lock {
+            Some(TxnLock { op, intent: Intent::Put { value }, .. }) => {
+                self.record(op, 0, Some(Content::Register { value }))
+            }
+            Some(TxnLock { op, intent: Intent::Delete {}, .. }) => {
+                self.record(op, 0, Some(Content::Absent {}))
+            }
+            _ => self.remember(op, 0, false),
+        };
+        next.lock = None;
+        next
+    }
+
+    fn remember(&self, op: OpId, number: u64, refused: bool) -> KeyState {
+        let mut next = self.clone();
+        next.clock += 1;
         if next.done.len() >= REMEMBERED {
             next.forgotten = next.forgotten.max(next.done.remove(0).clock);
         }

@@ -15,7 +15,7 @@ use std::task::Poll;
 use crate::ballot::Ballot;
 use crate::message::Watch;
 use crate::read;
-use crate::space::Shared;
+use crate::space::{InPlaceSpace, Shared};
 
 /// The longest time between two reads.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -25,14 +25,19 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 /// Waits until the version of a key is not `seen`, which is 0 for a key that is not there, or until the time is over. Returns what the key
 /// holds.
 pub(crate) async fn wait(
-    shared: &Arc<Shared>,
+    space: &InPlaceSpace,
     key: &Bytes,
     seen: KeyVersion,
     until: Tick,
 ) -> Result<Option<Held>, Unavailability> {
+    let shared: &Arc<Shared> = &space.0;
     let mut pause = PAUSES.0;
     loop {
         let (reply, chosen) = read::read_vote(shared, key).await?;
+        if let Some(lock) = reply.lock {
+            space.resolve(key, lock.txn).await?;
+            continue;
+        }
         let version = reply.held.as_ref().map_or(KeyVersion(0), |held| held.version);
         let now = shared.env.now();
         if version != seen || now >= until {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use atoll_contract::conformance::Driver;
 use atoll_contract::keyspace::{
-    Attempt, Change, Changed, Durability, Guard, Keyspace, KeyspaceError, KeyspacePlanError,
-    KeyspaceProvider, KeyspaceSpec, Layout, Unavailability,
+    Attempt, Change, Changed, Durability, Floor, Guard, Keyspace, KeyspaceError, KeyspacePlanError,
+    KeyspaceProvider, KeyspaceSpec, Layout, ListFrom, Unavailability,
 };
 use atoll_contract::plugin::Protocols;
 use atoll_contract::{ClientId, OpId};
@@ -18,6 +18,7 @@ use atoll_core::{
 };
 use atoll_in_place::roles::ACCEPTOR;
 use atoll_in_place::{Acceptor, AcceptorOptions, ENGINE, InPlacePlugin, InPlaceProvider, Options};
+use bytes::Bytes;
 
 const NODES: u32 = 6;
 
@@ -164,6 +165,101 @@ fn a_deleted_keyspace_does_not_return() {
     let (p, l) = (provider.clone(), layout.clone());
     driver.block_on(NodeId(1), async move { drop(p.provision(&l).await) });
     assert_eq!(driver.block_on(NodeId(1), put(keyspace, 3)), gone);
+}
+
+/// Does all steps of a move, as the catalog does.
+fn complete(driver: &mut Driver, provider: &InPlaceProvider, mut layout: Layout) -> Layout {
+    loop {
+        let (p, l) = (provider.clone(), layout.clone());
+        match driver.block_on(NodeId(1), async move { p.step(&l).await }).unwrap() {
+            Some(next) => layout = next,
+            None => return layout,
+        }
+    }
+}
+
+#[test]
+fn shards_move_with_everything_that_was_done() {
+    let (mut driver, provider) = cluster();
+    let on = |nodes: std::ops::RangeInclusive<u32>, replicas| KeyspaceSpec {
+        shards: Some(2),
+        nodes: nodes.map(NodeId).collect(),
+        replicas: Some(replicas),
+        ..spec(&[])
+    };
+    let mut layout = plan(&mut driver, &provider, on(1..=3, 3)).unwrap();
+    let mut keyspace = provider.open(&layout);
+    let done = driver.block_on(NodeId(1), put(keyspace.clone(), 1)).unwrap();
+    for (nodes, replicas) in [(1..=5, 5), (3..=5, 3)] {
+        let (p, l, wanted) = (provider.clone(), layout.clone(), on(nodes.clone(), replicas));
+        let planned = driver.block_on(NodeId(1), async move { p.plan_move(&l, &wanted).await }).unwrap();
+        assert_eq!(planned.shards, layout.shards, "the old groups serve until the new ones do");
+        layout = complete(&mut driver, &provider, planned);
+        let old = std::mem::replace(&mut keyspace, provider.open(&layout));
+        assert!(layout.shards.iter().all(|shard| shard.replicas.len() == replicas as usize));
+        assert!(layout.nodes().iter().all(|node| nodes.contains(&node.0)));
+        let refused = driver.block_on(NodeId(1), put(old, 100 + layout.epoch)).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                KeyspaceError::NotDone(Unavailability::Gone)
+                    | KeyspaceError::Unknown { why: Unavailability::Gone, .. }
+            ),
+            "{refused:?}"
+        );
+        // The new group knows what was done in the old one.
+        let (op, of) = (OpId { client: ClientId(1), seq: 1 }, keyspace.clone());
+        let repeat = async move {
+            let again = Attempt::Again(Floor(0));
+            of.write(op, again, "k".into(), Guard::Always, Change::Put("other".into())).await
+        };
+        assert_eq!(driver.block_on(NodeId(1), repeat).unwrap(), done);
+        let of = keyspace.clone();
+        let held = driver.block_on(NodeId(1), async move { of.get("k".into()).await }).unwrap().unwrap();
+        assert_eq!((held.value, Changed::Done(held.version)), ("v".into(), done.clone()));
+    }
+    let (p, l) = (provider.clone(), layout.clone());
+    let same = driver.block_on(NodeId(1), async move { p.plan_move(&l, &on(3..=5, 3)).await }).unwrap();
+    assert_eq!(same, layout, "nothing to move");
+}
+
+#[test]
+fn a_transaction_changes_all_of_its_keys_or_none() {
+    let (mut driver, provider) = cluster();
+    let layout = plan(&mut driver, &provider, spec(&[])).unwrap();
+    let keyspace = provider.open(&layout);
+    let of = keyspace.clone();
+    let test = async move {
+        let op = |seq| OpId { client: ClientId(1), seq };
+        let put = |key: &'static str, guard, value: &'static str| {
+            (Bytes::from(key), guard, Some(Change::Put(Bytes::from(value))))
+        };
+        let first = vec![put("b", Guard::Absent, "1"), put("a", Guard::Absent, "2")];
+        let done = of.transact(op(1), Attempt::First, first.clone()).await.unwrap();
+        assert!(done.iter().all(|changed| matches!(changed, Changed::Done(_))), "{done:?}");
+        let held = of.get("b".into()).await.unwrap().unwrap();
+        assert_eq!((&held.value[..], Changed::Done(held.version)), (&b"1"[..], done[0].clone()));
+        // A repeat finds out that it was done.
+        assert_eq!(of.transact(op(1), Attempt::Again(Floor(0)), first.clone()).await.unwrap(), done);
+        let second = of.transact(op(2), Attempt::First, first).await.unwrap();
+        assert_eq!(second[0], Changed::Not(Some(held.clone())));
+        // The condition of a key that is only checked counts, too.
+        let check = (Bytes::from("a"), Guard::Value("3".into()), None);
+        let parts = vec![put("b", Guard::Always, "4"), check];
+        let not = of.transact(op(3), Attempt::First, parts).await.unwrap();
+        assert_eq!(not[0], Changed::Not(Some(held)));
+        let delete = (Bytes::from("b"), Guard::Present, Some(Change::Delete));
+        let parts = vec![delete, (Bytes::from("a"), Guard::Value("2".into()), None)];
+        let deleted = of.transact(op(4), Attempt::First, parts).await.unwrap();
+        assert!(matches!(&deleted[..], [Changed::Done(_), Changed::Not(Some(_))]), "{deleted:?}");
+        assert_eq!(of.get("b".into()).await.unwrap(), None);
+        let twice = vec![put("a", Guard::Always, "5"), put("a", Guard::Always, "6")];
+        assert_eq!(of.transact(op(5), Attempt::First, twice).await, Err(KeyspaceError::KeyTwice));
+        let from = ListFrom { limit: 10, ..ListFrom::default() };
+        let listed: Vec<Bytes> = of.list(from).await.unwrap().keys.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(listed, ["a"], "records are no keys");
+    };
+    driver.block_on(NodeId(1), test);
 }
 
 #[test]

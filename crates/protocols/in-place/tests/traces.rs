@@ -16,7 +16,7 @@ use atoll_core::{
     Encode, Frame, Incarnation, Message, NodeCore, NodeId, Record, Refused, Role, StorageId, roles::NONE,
 };
 use atoll_in_place::message::*;
-use atoll_in_place::mutants::{IN_PLACE_T3, IN_PLACE_T9, IN_PLACE_T11};
+use atoll_in_place::mutants::{IN_PLACE_T3, IN_PLACE_T9, IN_PLACE_T11, IN_PLACE_UNSEALED};
 use atoll_in_place::roles::ACCEPTOR;
 use atoll_in_place::{Acceptor, AcceptorOptions, Ballot, Content, Done, KeyState, ProposerId};
 use bytes::Bytes;
@@ -39,7 +39,7 @@ fn traces_hold() {
 /// The traces are sensitive: every mutant of an acceptor alone changes one of them.
 #[test]
 fn known_bugs_show() {
-    for bug in [IN_PLACE_T3, IN_PLACE_T9, IN_PLACE_T11] {
+    for bug in [IN_PLACE_T3, IN_PLACE_T9, IN_PLACE_T11, IN_PLACE_UNSEALED] {
         set_mutant(bug);
         let seen = traces::differ(&folder(), player);
         set_mutant(Mutant::NONE);
@@ -108,7 +108,7 @@ fn text(word: &str) -> Bytes {
 fn state(ballot: Ballot, content: Content) -> Bytes {
     let op = OpId { client: ClientId(1), seq: ballot.n };
     let done = vec![Done { op, clock: ballot.n, number: 0, refused: false }];
-    KeyState { clock: ballot.n, version: ballot.n, forgotten: 0, content, done }.to_bytes()
+    KeyState { clock: ballot.n, version: ballot.n, forgotten: 0, content, lock: None, done }.to_bytes()
 }
 
 /// Returns the protocol message of a command; None if the command is not one.
@@ -167,6 +167,16 @@ fn request(name: &str, command: &mut Command) -> Option<Frame> {
             let for_ms = command.number_of("ms", 1000) as u32;
             frame(Watch { group: group(), identity: identity.into(), key, seen, for_ms })
         }
+        "seal" => frame(Seal { config: config(Durability::Disk, identity) }),
+        "fetch" => {
+            let after = command.option("after").map(text);
+            frame(Fetch { group: group(), identity: identity.into(), after })
+        }
+        "raise" => {
+            let clock = command.number();
+            frame(Raise { config: config(Durability::Disk, identity), clock })
+        }
+        "retire" => frame(Retire { config: config(Durability::Disk, identity) }),
         "junk" => {
             let kind = command.number() as u16;
             Frame { kind, target: ACCEPTOR, head: Bytes::from_static(b"junk"), payloads: Vec::new() }
@@ -224,6 +234,21 @@ fn message(f: Frame) -> String {
             let keys: Vec<String> = m.keys.iter().map(key).collect();
             let rejected = m.rejected.map(|why| format!("rejected: {why:?}")).unwrap_or_default();
             format!("[{}]{}{rejected}", keys.join(", "), if m.more { " and more" } else { "" })
+        }
+        Sealed::KIND => format!("{:?}", Sealed::from_frame(f).unwrap()),
+        Fetched::KIND => {
+            let m = Fetched::from_frame(f).unwrap();
+            let vote = |vote: &Vote| {
+                format!(
+                    "{}: {} in {}",
+                    String::from_utf8_lossy(&vote.key),
+                    content(&vote.state),
+                    short(vote.voted)
+                )
+            };
+            let votes: Vec<String> = m.votes.iter().map(vote).collect();
+            let rejected = m.rejected.map(|why| format!("rejected: {why:?}")).unwrap_or_default();
+            format!("[{}], clock {}{rejected}", votes.join("; "), m.clock)
         }
         Watched::KIND => format!("{:?}", Watched::from_frame(f).unwrap()),
         Refused::KIND => format!("Refused: {}", Refused::from_frame(f).unwrap().reason),

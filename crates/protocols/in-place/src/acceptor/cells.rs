@@ -6,8 +6,8 @@ use atoll_contract::keyspace::KeyspaceId;
 use atoll_core::{Decode, DecodeError, Encode, Lsn, Reader, Tick};
 use bytes::{Bytes, BytesMut};
 
-use super::{Acceptor, Grave, Group, Slot};
-use crate::message::{CellValue, GroupKey};
+use super::{Acceptor, Grave, Group, Shows, Slot};
+use crate::message::{CellValue, GroupKey, Phase};
 use crate::state::KeyState;
 
 const KEYSPACE: u8 = 0;
@@ -57,11 +57,11 @@ impl Acceptor {
                 slot.look()?;
                 self.found.entry(group).or_default().insert(key, slot);
             }
-            (CellValue::Group { config, floor, clock }, None) => {
+            (CellValue::Group { config, phase, floor, clock }, None) => {
                 let key = config.key;
                 if let Some(identity) = self.identity_in(&config) {
                     let slots = BTreeMap::new();
-                    let group = Group { config, identity, floor, clock, lsn: Lsn::NONE, slots };
+                    let group = Group { config, identity, phase, floor, clock, lsn: Lsn::NONE, slots };
                     self.groups.insert(key, group);
                 }
             }
@@ -90,11 +90,14 @@ impl Acceptor {
         }
         for (group, slots) in std::mem::take(&mut self.found) {
             match self.groups.get_mut(&group) {
+                Some(known) if known.phase == (Phase::Retired {}) => {
+                    self.graves.push_back(Grave { after: Lsn::NONE, group, slots, keeps_group: true });
+                }
                 Some(known) => {
                     self.bytes += slots.iter().map(|(key, slot)| slot.bytes(key)).sum::<usize>();
                     known.slots = slots;
                 }
-                None => self.graves.push_back(Grave { after: Lsn::NONE, group, slots }),
+                None => self.graves.push_back(Grave { after: Lsn::NONE, group, slots, keeps_group: false }),
             }
         }
         if !self.graves.is_empty() {
@@ -107,7 +110,11 @@ impl Slot {
     /// Reads what the acceptor needs to know of the state of its vote.
     pub(super) fn look(&mut self) -> Result<(), DecodeError> {
         let state = KeyState::read(&self.state, 0)?;
-        self.version = state.held().map(|held| held.version.0);
+        self.shows = match state.held() {
+            _ if state.lock.is_some() => Shows::Locked,
+            Some(held) => Shows::Version(held.version.0),
+            None => Shows::Nothing,
+        };
         self.clock = state.clock;
         Ok(())
     }

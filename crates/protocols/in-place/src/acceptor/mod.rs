@@ -6,6 +6,7 @@
 //! | `mod.rs` | the role: groups, messages, deletion of keyspaces |
 //! | `serve.rs` | prepare, write, forget, list |
 //! | `cells.rs` | what is in which cell, and recovery |
+//! | `seal.rs` | hand-over of a group |
 //! | `watch.rs` | those who wait for a change of a key |
 //!
 //! A key costs [`SLOT_BYTES`] in memory in addition to its name and its state. On disk it costs the slot of a cell: two blocks for a state
@@ -21,6 +22,7 @@
 //! the process. Nobody else answers for them.
 
 mod cells;
+mod seal;
 mod serve;
 mod watch;
 
@@ -40,8 +42,8 @@ pub use cells::key_of_cell;
 
 use crate::ballot::{Ballot, ProposerId};
 use crate::message::{
-    Answer, Answers, Ask, CellValue, Create, Created, DropKeyspace, GroupConfig, GroupKey, List, Reject,
-    Watch,
+    Answer, Answers, Ask, CellValue, Create, Created, DropKeyspace, Fetch, GroupConfig, GroupKey, List,
+    Phase, Raise, Reject, Retire, Seal, Watch,
 };
 use crate::mutants;
 
@@ -71,14 +73,26 @@ impl Default for AcceptorOptions {
     }
 }
 
+/// What a state shows of its key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Shows {
+    /// It is not there.
+    #[default]
+    Nothing,
+    /// Its version.
+    Version(u64),
+    /// A transaction has locked it.
+    Locked,
+}
+
 /// One key.
 #[derive(Debug, Default)]
 struct Slot {
     promised: Ballot,
     voted: Ballot,
     state: Bytes,
-    /// The version of the key in the state; None if it is not there.
-    version: Option<u64>,
+    /// What the state shows of the key.
+    shows: Shows,
     /// The clock of the key in the state.
     clock: u64,
     /// The last write of the cell.
@@ -93,6 +107,7 @@ struct Slot {
 struct Group {
     config: GroupConfig,
     identity: u128,
+    phase: Phase,
     /// What is promised for every key without a slot.
     floor: Ballot,
     /// The clock above which keys without a slot begin.
@@ -117,6 +132,8 @@ struct Grave {
     after: Lsn,
     group: GroupKey,
     slots: BTreeMap<Bytes, Slot>,
+    /// Whether the cell of the group stays.
+    keeps_group: bool,
 }
 
 /// See the module documentation.
@@ -181,6 +198,9 @@ impl Acceptor {
             hit("in-place.acceptor.wrong_identity");
             return Err(Reject::WrongIdentity {});
         }
+        if !group.serves() {
+            return Err(Reject::Moved {});
+        }
         if group.config.durability == Durability::Disk && self.space == Space::Closed {
             return Err(Reject::StorageFailed {});
         }
@@ -224,14 +244,7 @@ impl Acceptor {
                 not_member += 1;
                 continue;
             };
-            let mut group = Group {
-                config,
-                identity,
-                floor: Ballot::ZERO,
-                clock: 0,
-                lsn: Lsn::NONE,
-                slots: BTreeMap::new(),
-            };
+            let mut group = Group::new(config, identity);
             group.keep(out);
             shows = shows.max(group.lsn);
             self.groups.insert(key, group);
@@ -255,7 +268,12 @@ impl Acceptor {
             let bytes: usize = group.slots.iter().map(|(name, slot)| slot.bytes(name)).sum();
             self.bytes = self.bytes.saturating_sub(bytes);
             if group.config.durability == Durability::Disk {
-                self.graves.push_back(Grave { after: self.dropped_lsn, group: key, slots: group.slots });
+                self.graves.push_back(Grave {
+                    after: self.dropped_lsn,
+                    group: key,
+                    slots: group.slots,
+                    keeps_group: false,
+                });
                 self.next_sweep = Some(now.after(SWEEP_EVERY));
             }
         }
@@ -273,7 +291,9 @@ impl Acceptor {
             match grave.slots.pop_first() {
                 Some((key, _)) => drop(out.delete_cell(cells::of_key(grave.group, &key))),
                 None => {
-                    out.delete_cell(cells::of_group(grave.group));
+                    if !grave.keeps_group {
+                        out.delete_cell(cells::of_group(grave.group));
+                    }
                     self.graves.pop_front();
                     return;
                 }
@@ -288,6 +308,10 @@ impl Acceptor {
             Watch::KIND => self.on_watch(now, from, Watch::from_frame(f)?, out),
             Create::KIND => self.on_create(from, Create::from_frame(f)?, out),
             DropKeyspace::KIND => self.on_drop(now, from, &DropKeyspace::from_frame(f)?, out),
+            Seal::KIND => self.on_seal(from, Seal::from_frame(f)?, out),
+            Fetch::KIND => self.on_fetch(from, &Fetch::from_frame(f)?, out),
+            Raise::KIND => self.on_raise(from, Raise::from_frame(f)?, out),
+            Retire::KIND => self.on_retire(now, from, Retire::from_frame(f)?, out),
             got => return Err(DecodeError::WrongKind { expected: "a message for an acceptor of keys", got }),
         }
         Ok(())
@@ -303,8 +327,8 @@ impl Group {
     /// Stores what is promised to keys without a slot.
     fn keep(&mut self, out: &mut Effects) {
         if self.config.durability == Durability::Disk {
-            let (config, floor, clock) = (self.config.clone(), self.floor, self.clock);
-            let value = CellValue::Group { config, floor, clock };
+            let (config, phase) = (self.config.clone(), self.phase.clone());
+            let value = CellValue::Group { config, phase, floor: self.floor, clock: self.clock };
             self.lsn = out.write_cell(cells::of_group(self.config.key), value.to_bytes());
         }
     }

@@ -7,9 +7,9 @@ use atoll_core::testing::{hit, mutant};
 use atoll_core::{Caller, Effects, Encode, Lsn, Space, invariant};
 use bytes::Bytes;
 
-use super::{Acceptor, Group, Leaving, RESERVED_PART, SLOT_BYTES, Slot, cells};
+use super::{Acceptor, Group, Leaving, RESERVED_PART, SLOT_BYTES, Shows, Slot, cells};
 use crate::ballot::{Ballot, MAX_ROUND, ProposerId};
-use crate::content::MAX_KEY_BYTES;
+use crate::content::MAX_RECORD_BYTES;
 use crate::invariants;
 use crate::message::{Answer, CellValue, Keys, List, Listed, Mode, Reject, Request, Step};
 use crate::mutants;
@@ -26,7 +26,7 @@ impl Acceptor {
     pub(super) fn serve(&mut self, request: &Request, out: &mut Effects) -> Answered {
         let group = self.admit(request.group, request.identity)?;
         let key = &request.key;
-        if key.is_empty() || key.len() > MAX_KEY_BYTES || !group.is_mine(key) {
+        if key.is_empty() || key.len() > MAX_RECORD_BYTES || !group.is_mine(key) {
             return Err(Reject::Invalid {});
         }
         match &request.step {
@@ -156,7 +156,7 @@ impl Acceptor {
         next.voted_lsn = next.lsn;
         let Some(group) = self.groups.get_mut(&to.group) else { return Err(Reject::Unknown {}) };
         let shows = next.lsn.max(group.lsn);
-        let is_deletion = next.version.is_none();
+        let is_deletion = next.shows == Shows::Nothing;
         self.watchers.voted(to.group, &to.key, ballot, shows, out);
         group.slots.insert(Bytes::copy_from_slice(&to.key), next);
         if is_deletion && mutant(mutants::IN_PLACE_T11) {
@@ -232,7 +232,12 @@ impl Acceptor {
                 break;
             }
             shows = shows.max(slot.voted_lsn);
-            keys.push(Listed { key: key.clone(), voted: slot.voted, version: slot.version });
+            let (version, locked) = match slot.shows {
+                Shows::Nothing => (None, false),
+                Shows::Version(version) => (Some(version), false),
+                Shows::Locked => (None, true),
+            };
+            keys.push(Listed { key: key.clone(), voted: slot.voted, version, locked });
         }
         out.reply(from, Keys { keys, more, rejected: None }, shows);
     }
@@ -270,7 +275,7 @@ impl Group {
 impl Slot {
     /// Returns whether this is the tombstone of a deletion in a ballot, and nothing has happened since.
     fn is_tombstone_of(&self, ballot: Ballot) -> bool {
-        self.voted == ballot && self.promised == ballot.next() && self.version.is_none()
+        self.voted == ballot && self.promised == ballot.next() && self.shows == Shows::Nothing
     }
 
     /// Stores the slot in its cell, if the group is durable.

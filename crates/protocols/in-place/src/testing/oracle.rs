@@ -6,6 +6,7 @@
 //! | rmw-I1, rmw-I8 | an answer shows at least what the acceptor had shown before its request was sent; only a tombstone goes that all have voted for |
 //! | rmw-I2 | each ballot has one state, in all writes and in all votes that are shown |
 //! | rmw-I3, rmw-I4 | a state that is proposed above a chosen ballot contains the commands of the chosen state, with the same clocks |
+//! | rmw-I3, hand-over | the state with which a key begins in a group contains what was chosen in the group before it |
 //! | rmw-I5 | a command is recorded at one clock of its key |
 //! | rmw-I7 | a majority promised the ballot of each write, in answers to a prepare or with votes for the ballot before |
 //! | rmw-T9 | no life uses the identity of another one, and no disk that of another one |
@@ -77,6 +78,11 @@ impl Oracle for InPlaceOracle {
                         }
                     }
                 }
+                msg::Seal::KIND => {
+                    if let Ok(m) = msg::Seal::from_frame(frame.clone()) {
+                        self.configs.entry(m.config.key).or_insert(m.config);
+                    }
+                }
                 msg::Ask::KIND => match msg::Ask::from_frame(frame.clone()) {
                     Ok(m) => {
                         let key = (wire.from.node, wire.from.life, wire.to, number);
@@ -107,15 +113,32 @@ impl InPlaceOracle {
         self.configs.get(&group).map_or(usize::MAX, GroupConfig::majority)
     }
 
+    /// Returns the last chosen state of a key in the groups that had its shard before.
+    fn chosen_before(&self, (group, key): &Place) -> Option<KeyState> {
+        let before = self.keys.iter().filter(|((other, name), ghost)| {
+            (other.keyspace, other.shard) == (group.keyspace, group.shard)
+                && other.epoch < group.epoch
+                && name == key
+                && ghost.chosen.is_some()
+        });
+        let (_, ghost) = before.max_by_key(|((other, _), _)| other.epoch)?;
+        ghost.proposals.get(&ghost.chosen?)?.state.clone()
+    }
+
     fn asks(&mut self, asked: AskedKey, m: msg::Ask, verdict: &mut Violations) {
         let mut items = Vec::new();
         for request in m.items {
             let place = (request.group, request.key.clone());
             let majority = self.majority(request.group);
+            let former = self.chosen_before(&place);
             let ghost = self.keys.entry(place).or_default();
             if let Step::Write { ballot, state, .. } = &request.step {
                 ghost.proposed(&request.key, *ballot, state, verdict);
-                ghost.check_promised(&request.key, *ballot, majority, verdict);
+                if *ballot == Ballot::GENESIS {
+                    ghost.check_handed_over(&request.key, former.as_ref(), verdict);
+                } else {
+                    ghost.check_promised(&request.key, *ballot, majority, verdict);
+                }
             }
             let shown = ghost.acceptors.get(&request.identity).copied().unwrap_or_default();
             items.push((request, shown));
@@ -224,6 +247,22 @@ impl Ghost {
             if let Some(chosen) = self.chosen.filter(|chosen| *chosen < ballot) {
                 self.check_follows(key, chosen, ballot, verdict);
             }
+        }
+    }
+
+    /// A key begins in a group that has taken over its shard.
+    fn check_handed_over(&mut self, key: &Bytes, former: Option<&KeyState>, verdict: &mut Violations) {
+        let genesis = self.proposals.entry(Ballot::GENESIS).or_default();
+        let (Some(former), Some(state), false) = (former, &genesis.state, genesis.sent) else { return };
+        genesis.sent = true;
+        let lost = former.done.iter().any(|done| done.clock > state.forgotten && !state.done.contains(done));
+        if lost || state.clock < former.clock {
+            verdict.fail(format!(
+                "rmw-I3 lost in a hand-over: key {} begins with clock {} after clock {} was chosen",
+                key.escape_ascii(),
+                state.clock,
+                former.clock
+            ));
         }
     }
 
