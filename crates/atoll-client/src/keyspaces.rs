@@ -186,6 +186,27 @@ impl Keyspace {
         me.wrote(&key, reply.await)
     }
 
+    /// Watches a key: shows its state, and then its changes, but may leave some out. The last one is never left out, and none is shown
+    /// after a later one. With `seen`, begins with the first state that has another version; 0 stands for a key that does not exist.
+    ///
+    /// # Errors
+    /// Fails if the key or the keyspace is refused, or if no node answers.
+    pub async fn watch(&self, key: Bytes, seen: Option<u64>) -> Result<Watch, Error> {
+        let stream = self.begin_watch(&key, seen).await?;
+        Ok(Watch { keyspace: self.clone(), key, seen, stream: Some(stream) })
+    }
+
+    async fn begin_watch(
+        &self,
+        key: &Bytes,
+        seen: Option<u64>,
+    ) -> Result<Streaming<proto::WatchReply>, Error> {
+        let me = &*self.0;
+        let request = proto::WatchRequest { keyspace: me.name.clone(), key: key.clone(), seen };
+        let within = me.connections.options.attempt_timeout;
+        call!(me, Repeat::Idempotent, within, watch, request)
+    }
+
     /// Lists keys in order. If the node fails before it begins to answer, another one is asked.
     pub async fn keys(&self, prefix: Bytes, after: Bytes, limit: u64) -> Result<Keys, Error> {
         let me = &*self.0;
@@ -213,6 +234,48 @@ impl Inner {
 fn again(name: Option<proto::WriteName>, attempts: &AtomicU64) -> Option<proto::WriteName> {
     let again = attempts.fetch_add(1, Ordering::Relaxed) > 0;
     name.map(|name| proto::WriteName { again, ..name })
+}
+
+/// The states of a key, as they change. If the node that serves them fails, another one continues after the last state that was shown.
+#[derive(Debug)]
+pub struct Watch {
+    keyspace: Keyspace,
+    key: Bytes,
+    seen: Option<u64>,
+    stream: Option<Streaming<proto::WatchReply>>,
+}
+
+impl Watch {
+    /// Waits for the next state; None stands for a key that does not exist. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// Fails if no node can serve the watch, or if the keyspace was deleted. Call it again to try again.
+    pub async fn next(&mut self) -> Result<Option<proto::Held>, Error> {
+        loop {
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                None => self.stream.insert(self.keyspace.begin_watch(&self.key, self.seen).await?),
+            };
+            let failure = match stream.message().await {
+                Ok(Some(proto::WatchReply { held })) => {
+                    self.seen = Some(held.as_ref().map_or(0, |held| held.version));
+                    return Ok(held);
+                }
+                Ok(None) => None,
+                Err(status) => Some(parse(&status).1),
+            };
+            self.stream = None;
+            // Another node may be able to serve it. Everything else is the same at every node.
+            if let Some(failure) = failure.filter(|failure| !is_of_the_node(failure.reason)) {
+                return Err(Error::DidNotHappen(failure));
+            }
+        }
+    }
+}
+
+/// Returns whether a watch ended for a reason that concerns only the node that served it, or that time.
+fn is_of_the_node(reason: Reason) -> bool {
+    matches!(reason, Reason::Unavailable | Reason::Stopping | Reason::Busy | Reason::StorageFailed)
 }
 
 /// Keys, as they arrive.

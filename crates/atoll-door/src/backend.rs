@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use atoll_client::proto;
 use atoll_client::{Failure, Outcome};
-use atoll_contract::keyspace::{KeyspaceSpec, Layout, ListFrom, Page};
+use atoll_contract::keyspace::{Held, KeyVersion, KeyspaceSpec, Layout, ListFrom, Page};
 use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec};
 use atoll_core::BoxFuture;
 use atoll_log::Busy;
@@ -201,6 +201,9 @@ pub trait KeyspaceBackend: Send + Sync {
 
     /// Changes a key if a condition holds.
     fn write(&self, name: String, write: KeyWrite) -> Pending<Wrote>;
+
+    /// Waits until a key has another version than `seen`, or for a while, and reads it. Version 0 stands for a key that does not exist.
+    fn wait_change(&self, name: String, key: Bytes, seen: KeyVersion) -> Pending<Option<Held>>;
 
     /// Lists a page of keys, in order.
     fn page(&self, name: String, from: ListFrom) -> Pending<Page>;

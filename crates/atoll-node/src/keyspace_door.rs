@@ -2,8 +2,8 @@
 
 use atoll_client::{Outcome, Reason};
 use atoll_contract::keyspace::{
-    Attempt, CatalogError, Happened, KeyspaceError, KeyspacePlanError, KeyspaceSpec, Layout, ListFrom, Page,
-    Unavailability,
+    Attempt, CatalogError, Happened, Held, KeyVersion, KeyspaceError, KeyspacePlanError, KeyspaceSpec,
+    Layout, ListFrom, Page, Unavailability,
 };
 use atoll_contract::{ClientId, OpId, RegisterError};
 use atoll_door::backend::{KeyspaceBackend, Pending, Refusal};
@@ -64,6 +64,10 @@ impl KeyspaceBackend for KeyspaceDoor {
             let (changed, floor) = all.write(&name, named, write.key, write.guard, write.change).await?;
             Ok(Wrote { changed, floor })
         })
+    }
+
+    fn wait_change(&self, name: String, key: Bytes, seen: KeyVersion) -> Pending<Option<Held>> {
+        self.run("keyspace.watch", move |all| async move { all.wait_change(&name, key, seen).await })
     }
 
     fn page(&self, name: String, from: ListFrom) -> Pending<Page> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{
-    Attempt, Catalog, CatalogError, Change, Changed, Floor, Guard, Held, Keyspace, KeyspaceError, KeyspaceId,
-    KeyspaceProvider, KeyspaceSpec, Layout, ListFrom, Page, Unavailability,
+    Attempt, Catalog, CatalogError, Change, Changed, Floor, Guard, Held, KeyVersion, Keyspace, KeyspaceError,
+    KeyspaceId, KeyspaceProvider, KeyspaceSpec, Layout, ListFrom, Page, Unavailability,
 };
 use atoll_contract::register::Registers;
 use atoll_core::level::since;
@@ -178,6 +178,20 @@ impl Keyspaces {
                 let changed = keyspace.write(op, attempt, key.clone(), guard, change).await?;
                 Ok((changed, keyspace.floor(&key)))
             })
+        })
+        .await
+    }
+
+    /// Waits until a key has another version than `seen`, or for a while, and reads it.
+    pub async fn wait_change(
+        &self,
+        name: &str,
+        key: Bytes,
+        seen: KeyVersion,
+    ) -> Result<Option<Held>, KeyspacesError> {
+        self.with(name, |keyspace| {
+            let key = key.clone();
+            Box::pin(async move { keyspace.wait_change(key, seen).await })
         })
         .await
     }

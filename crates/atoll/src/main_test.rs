@@ -46,6 +46,7 @@ fn documented_commands_parse() {
         "atoll kv get locks a b --json",
         "atoll kv put locks a v --if-version 3",
         "atoll kv del locks a --if-value v",
+        "atoll kv watch locks a --after 3 --count 2 --json",
         "atoll kv keys locks --prefix a --after aa --limit 10",
         "atoll check linearizable --history h.jsonl --type map --within 60 --memory-mb 512 --json",
         "atoll check run --against table --connect a:1,b:1 --clients 8 --keys 5 --seconds 3 --seed 7 --history h.jsonl",

@@ -189,6 +189,22 @@ pub struct WriteReply {
     pub floor: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchRequest {
+    #[prost(string, tag = "1")]
+    pub keyspace: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: ::prost::bytes::Bytes,
+    /// Show only states with another version. 0 stands for a key that does not exist. Not set: begin with the present state.
+    #[prost(uint64, optional, tag = "3")]
+    pub seen: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchReply {
+    /// Not set: the key does not exist.
+    #[prost(message, optional, tag = "1")]
+    pub held: ::core::option::Option<Held>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeysRequest {
     #[prost(string, tag = "1")]
     pub keyspace: ::prost::alloc::string::String,
@@ -544,6 +560,31 @@ pub mod keyspace_service_client {
                 .insert(GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "Keys"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// The state of a key, and each change of it: what is shown never goes back, some changes may be left out, but never the last one.
+        pub async fn watch(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/Watch",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "Watch"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -613,6 +654,17 @@ pub mod keyspace_service_server {
             &self,
             request: tonic::Request<super::KeysRequest>,
         ) -> std::result::Result<tonic::Response<Self::KeysStream>, tonic::Status>;
+        /// Server streaming response type for the Watch method.
+        type WatchStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The state of a key, and each change of it: what is shown never goes back, some changes may be left out, but never the last one.
+        async fn watch(
+            &self,
+            request: tonic::Request<super::WatchRequest>,
+        ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
     }
     /// Creates and deletes keyspaces, reads and writes their keys.
     #[derive(Debug)]
@@ -1039,6 +1091,52 @@ pub mod keyspace_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = KeysSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.keyspace.v1.KeyspaceService/Watch" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::ServerStreamingService<super::WatchRequest>
+                    for WatchSvc<T> {
+                        type Response = super::WatchReply;
+                        type ResponseStream = T::WatchStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::watch(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -46,6 +46,7 @@ pub fn all(h: &mut dyn KeyspaceHarness, seeds: std::ops::Range<u64>) {
     keys_are_listed_in_order(h);
     limits_are_refused(h);
     what_an_engine_lacks_is_refused_by_name(h);
+    watches_see_the_last_change(h);
     for seed in seeds {
         random(h, seed);
     }
@@ -284,6 +285,42 @@ pub fn what_an_engine_lacks_is_refused_by_name(h: &mut dyn KeyspaceHarness) {
             assert_eq!(got, Some(refusal(what)));
             assert_eq!(refusal(what).happened(), Happened::No);
         }
+    });
+}
+
+/// Checks that a watch sees each change that is the last one, also that of a key that does not exist yet, and never goes back.
+pub fn watches_see_the_last_change(h: &mut dyn KeyspaceHarness) {
+    let (first, last) = (h.clients()[0], h.clients()[h.clients().len() - 1]);
+    let (watcher, writer) = (client(h, first, 71), client(h, last, 72));
+    let env = writer.env.clone();
+    h.driver().block_on(first, async move {
+        if !watcher.keyspace.abilities().contains(&Ability::Watches) {
+            return;
+        }
+        let watching = watcher.env.launch("watcher", async move {
+            let (mut seen, mut shown) = (KeyVersion(0), Vec::new());
+            loop {
+                // A failed wait is repeated with the same version.
+                let Ok(held) = watcher.keyspace.wait_change(bytes("watched"), seen).await else { continue };
+                let Some(held) = held else { continue };
+                if held.version != seen {
+                    assert!(held.version > seen, "{held:?} after {seen}");
+                    seen = held.version;
+                    shown.push(held.value.clone());
+                }
+                if held.value == bytes("end") {
+                    return shown;
+                }
+            }
+        });
+        let writing = env.launch("writer", async move {
+            for (seq, value) in ["a", "b", "c", "end"].into_iter().enumerate() {
+                writer.put(seq as u64 + 1, "watched", value).await;
+            }
+        });
+        writing.await.expect("the writer ends");
+        let shown = watching.await.expect("the watcher ends");
+        assert_eq!(shown.last(), Some(&bytes("end")));
     });
 }
 

@@ -277,8 +277,8 @@ pub trait Keyspace: Send + Sync + fmt::Debug {
     /// is listed. The listing is a snapshot only with [`Ability::Snapshots`].
     fn list(&self, from: ListFrom) -> BoxFuture<'_, Result<Page, KeyspaceError>>;
 
-    /// Waits until a key may have changed since `seen`, or for a while, and reads it. It is monotone, may skip versions, and never misses
-    /// the last one.
+    /// Waits until a key has another version than `seen`, or for a while, and reads it. Version 0 stands for a key that does not exist. It
+    /// is monotone, may skip versions, and never misses the last one.
     fn wait_change(
         &self,
         _key: Bytes,

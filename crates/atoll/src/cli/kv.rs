@@ -66,6 +66,19 @@ enum KvVerb {
         #[command(flatten)]
         condition: ConditionArgs,
     },
+    /// Print a key whenever it changes; some changes may be left out, but never the last one
+    Watch {
+        /// The keyspace
+        keyspace: String,
+        /// The key
+        key: String,
+        /// Begin with the first state that has another version [default: with the present state]
+        #[arg(long, value_name = "VERSION")]
+        after: Option<u64>,
+        /// End after so many states [default: never]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
     /// Print keys in order. This is no snapshot: keys may change while they are listed
     Keys {
         /// The keyspace
@@ -192,6 +205,9 @@ pub async fn run(args: &KvArgs) -> Result<(), CliError> {
             let value = json!({"key": key, "deleted": true, "version": version});
             common.print_done(&value, || format!("deleted {key}"))
         }
+        KvVerb::Watch { keyspace, key, after, count } => {
+            watch(common, &keyspaces.open(keyspace), key, *after, count.unwrap_or(u64::MAX)).await
+        }
         KvVerb::Keys { keyspace, prefix, after, limit } => {
             let from = (Bytes::from(prefix.clone()), Bytes::from(after.clone()));
             list(common, &keyspaces.open(keyspace), from, limit.unwrap_or(0)).await
@@ -258,6 +274,25 @@ fn held_json(key: &str, held: Option<&proto::Held>) -> Value {
         Err(_) => value["value_hex"] = hex(&held.value).into(),
     }
     value
+}
+
+/// Prints the states of a key.
+async fn watch(
+    common: &Common,
+    keyspace: &Keyspace,
+    key: &str,
+    seen: Option<u64>,
+    count: u64,
+) -> Result<(), CliError> {
+    let mut states = keyspace.watch(Bytes::from(key.to_owned()), seen).await?;
+    for _ in 0..count {
+        let held = states.next().await?;
+        common.print(&held_json(key, held.as_ref()), || match &held {
+            None => "- does not exist".to_owned(),
+            Some(held) => format!("{} {}", held.version, held.value.escape_ascii()),
+        })?;
+    }
+    Ok(())
 }
 
 async fn list(

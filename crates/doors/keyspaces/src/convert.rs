@@ -97,7 +97,7 @@ pub(crate) fn guard(condition: Option<proto::Condition>) -> Result<Guard, Refusa
     })
 }
 
-fn held(held: Held) -> proto::Held {
+pub(crate) fn held(held: Held) -> proto::Held {
     proto::Held { version: held.version.0, value: held.value }
 }
 

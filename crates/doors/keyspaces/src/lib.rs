@@ -5,11 +5,13 @@
 //! | `lib.rs` | adds the service to the gRPC listener |
 //! | `service.rs` | the gRPC service |
 //! | `keys.rs` | streams the keys of a keyspace |
+//! | `watch.rs` | streams the changes of a key |
 //! | `convert.rs` | converts messages to the terms of the contract and back; checks the limits of requests |
 
 mod convert;
 mod keys;
 mod service;
+mod watch;
 
 use atoll_client::keyspace_proto::keyspace_service_server::KeyspaceServiceServer;
 use atoll_door::Door;

@@ -16,20 +16,25 @@ use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::{convert, keys};
+use crate::{convert, keys, watch};
 
 /// The maximum number of listings that a node streams at a time.
 const MAX_LISTINGS: usize = 16;
+
+/// The maximum number of keys that clients of a node watch at a time.
+const MAX_WATCHES: usize = 256;
 
 /// The keyspace service of this node.
 pub(crate) struct KeyspaceApi {
     shared: Shared,
     listings: Arc<Semaphore>,
+    watches: Arc<Semaphore>,
 }
 
 impl KeyspaceApi {
     pub(crate) fn new(shared: Shared) -> Self {
-        KeyspaceApi { shared, listings: Arc::new(Semaphore::new(MAX_LISTINGS)) }
+        let (listings, watches) = (Semaphore::new(MAX_LISTINGS), Semaphore::new(MAX_WATCHES));
+        KeyspaceApi { shared, listings: Arc::new(listings), watches: Arc::new(watches) }
     }
 
     fn keyspaces(&self) -> Result<Arc<dyn KeyspaceBackend>, Refusal> {
@@ -130,6 +135,22 @@ impl KeyspaceService for KeyspaceApi {
         };
         let permit = self.listings.clone().try_acquire_owned().map_err(busy)?;
         let stream = keys::stream(self.keyspaces()?, &self.shared, permit, request).await?;
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<proto::WatchReply, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        request: Request<proto::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        convert::check_name(&request.keyspace)?;
+        convert::check_keys(std::slice::from_ref(&request.key))?;
+        let busy =
+            |_| Refusal::no(Reason::Busy, "too many keys are being watched at this node", "use another node");
+        let permit = self.watches.clone().try_acquire_owned().map_err(busy)?;
+        let stream = watch::stream(self.keyspaces()?, &self.shared, permit, request).await?;
         Ok(Response::new(Box::pin(stream)))
     }
 }

@@ -135,6 +135,34 @@ async fn a_write_that_is_sent_again_is_done_once() {
 }
 
 #[tokio::test]
+async fn a_watch_shows_changes_in_order_and_never_misses_the_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, keyspaces) = node(dir.path(), &free_address()).await;
+    keyspaces.create(request("reef", Durability::Memory)).await.unwrap();
+    let keys = keyspaces.open("reef");
+    let mut watch = keys.watch(key(1), None).await.unwrap();
+    assert_eq!(watch.next().await.unwrap(), None, "the key does not exist yet");
+    let mut last = 0;
+    for n in 0..20 {
+        last = keys.put(key(1), Bytes::from(format!("{n}")), None).await.unwrap().version;
+    }
+    let (mut seen, mut shown) = (0, Vec::new());
+    while seen < last {
+        let held = watch.next().await.unwrap().unwrap();
+        assert!(held.version > seen);
+        seen = held.version;
+        shown.push(held.value);
+    }
+    assert_eq!(shown.last(), Some(&Bytes::from_static(b"19")));
+    let mut later = keys.watch(key(1), Some(last)).await.unwrap();
+    keys.delete(key(1), None).await.unwrap();
+    assert_eq!(later.next().await.unwrap(), None);
+    assert_eq!(watch.next().await.unwrap(), None);
+    assert_eq!(reason(keys.watch(Bytes::new(), None).await).0, Reason::Invalid);
+    node.shutdown().await;
+}
+
+#[tokio::test]
 async fn bad_input_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (node, keyspaces) = node(dir.path(), &free_address()).await;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{
-    Attempt, Change, Changed, Floor, Guard, Held, KeyPlace, KeyVersion, Keyspace, KeyspaceError, Layout,
-    Limits, ListFrom, Page, Unavailability,
+    Ability, Attempt, Change, Changed, Floor, Guard, Held, KeyPlace, KeyVersion, Keyspace, KeyspaceError,
+    Layout, Limits, ListFrom, Page, Unavailability,
 };
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
@@ -15,7 +15,7 @@ use atoll_core::{BoxFuture, CallError, Env, NodeId, Ticket};
 use bytes::Bytes;
 
 use crate::bucket::{MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::message::{Answer, Ask, Create, Question, ShardConfig, ShardKey, wire_change};
+use crate::message::{Answer, Ask, AskReply, Create, Question, ShardConfig, ShardKey, wire_change};
 use crate::provider::{ENGINE, shards_of};
 
 /// Intervals of a client.
@@ -27,6 +27,11 @@ pub struct ClientOptions {
     pub patience: Duration,
     /// Mean pause before a retry.
     pub pause: Duration,
+    /// How long a wait for a change of a key lasts at most.
+    pub watch: Duration,
+    /// How long a leader is asked to wait for a change. It is also how late a change is seen if the leader that was asked has been replaced
+    /// and does not know it. Too small: keys that do not change cost more reads.
+    pub watch_at_leader: Duration,
 }
 
 impl Default for ClientOptions {
@@ -35,6 +40,8 @@ impl Default for ClientOptions {
             attempt: Duration::from_millis(150),
             patience: Duration::from_secs(3),
             pause: Duration::from_millis(8),
+            watch: Duration::from_secs(10),
+            watch_at_leader: Duration::from_secs(2),
         }
     }
 }
@@ -284,6 +291,49 @@ impl BizurKeyspace {
         })
     }
 
+    /// Waits until a key has another version than `seen`, or for a while, and reads it. The leader answers once it has committed a change.
+    /// If it does not answer, it may be gone, and the key is read again. So what is shown never goes back, and the last change is never
+    /// missed.
+    async fn changed(&self, key: Bytes, seen: KeyVersion) -> Result<Option<Held>, KeyspaceError> {
+        let (env, options) = (&self.0.env, self.0.options);
+        let until = env.now().after(options.watch);
+        let is_new = |held: &Option<Held>| held.as_ref().map_or(KeyVersion(0), |held| held.version) != seen;
+        let mut pause = options.pause;
+        loop {
+            let asked = env.now();
+            if let Some(held) = self.wait_at_leader(&key, seen).await.filter(is_new) {
+                hit("bizur.client.watch_notified");
+                return Ok(held);
+            }
+            let found = self.get_one(key.clone()).await?;
+            if is_new(&found) || env.now() >= until {
+                return Ok(found);
+            }
+            // A node that does not lead, or that has no room for the watch, answers at once.
+            if env.now().since(asked) < options.attempt {
+                env.sleep(env.jitter(pause)).await;
+                pause = (pause * 2).min(options.attempt);
+            } else {
+                pause = options.pause;
+            }
+        }
+    }
+
+    /// Asks the node that last led the shard of a key to wait for a change. None if it answers nothing that is new.
+    async fn wait_at_leader(&self, key: &Bytes, seen: KeyVersion) -> Option<Option<Held>> {
+        let (env, options, layout) = (&self.0.env, self.0.options, &self.0.layout);
+        let shard = layout.place(key).shard;
+        let leader = self.leader(shard).or_else(|| self.nodes(shard).first().copied())?;
+        let for_ms = options.watch_at_leader.as_millis() as u32;
+        let question = Question::Wait { key: key.clone(), seen: seen.0, for_ms };
+        let shard = ShardKey { keyspace: layout.id, epoch: layout.epoch, shard };
+        let call = env.call(leader, Ask { shard, insist: false, question });
+        match env.within(options.watch_at_leader + options.attempt, call).await {
+            Ok(Ok(AskReply { answer: Answer::Held { held: found } })) => Some(held(found)),
+            _ => None,
+        }
+    }
+
     /// Asks all shards for the next keys, and merges them in order. A shard that has more keys than it sent limits how far the page goes.
     async fn list_all(&self, from: ListFrom) -> Result<Page, KeyspaceError> {
         let limit = from.limit.clamp(1, MAX_PAGE_KEYS);
@@ -341,6 +391,21 @@ impl Keyspace for BizurKeyspace {
             keys: MAX_KEYS,
             page_keys: MAX_PAGE_KEYS,
         }
+    }
+
+    fn abilities(&self) -> &'static [Ability] {
+        &[Ability::Watches]
+    }
+
+    fn wait_change(
+        &self,
+        key: Bytes,
+        seen: KeyVersion,
+    ) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {
+        Box::pin(async move {
+            self.limits().check_key(&key)?;
+            self.changed(key, seen).await
+        })
     }
 
     fn get(&self, key: Bytes) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {

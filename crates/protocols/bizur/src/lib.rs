@@ -39,7 +39,7 @@
 //! # Not offered yet
 //!
 //! - Online reconfiguration and migration of shards (§6). A keyspace in memory that lost a replica runs with the rest of them.
-//! - Leases and watches of a key. The trait refuses them by name.
+//! - Leases. The trait refuses them by name.
 //! - Storage in place. The durable variant keeps its facts in the journal; `Shard::keep` is the seam.
 //! - A leader does not return to its preferred node after that node has been away.
 //! - Datagrams: messages travel on the connections between nodes.

@@ -134,6 +134,9 @@ atoll_core::choice! {
         1 = Write { op: OpId, floor: u64, repeat: bool, key: Bytes, guard: WireGuard, value: Option<Bytes> },
         /// Keys with a prefix, after one, in order, at most this many.
         2 = List { prefix: Bytes, after: Option<Bytes>, limit: u32 },
+        /// The value of a key once its version is not `seen`, which is 0 if the key was not there. The leader waits for so many
+        /// milliseconds at most.
+        3 = Wait { key: Bytes, seen: u64, for_ms: u32 },
     }
 }
 
@@ -184,6 +187,8 @@ atoll_core::choice! {
         14 = Busy {},
         /// The request breaks a limit, or the key belongs to another shard; nothing was done.
         15 = Invalid {},
+        /// The version of the key was still the one that was seen when the time was over, or there is no room for another watch.
+        16 = Unchanged {},
     }
 }
 

@@ -28,6 +28,8 @@ atoll_core::mutants! {
     BIZUR_B14 = "BizurB14", caught by ["keyspaces"];
     /// A replica in memory that restarts takes the place of the one that has forgotten everything (§5).
     BIZUR_AMNESIA = "BizurAmnesia", caught by ["keyspaces"];
+    /// A watch is answered without asking whether the leader still leads.
+    BIZUR_WATCH_UNPROVEN = "BizurWatchUnproven", caught by [];
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.

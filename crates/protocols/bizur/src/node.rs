@@ -345,7 +345,7 @@ impl BizurNode {
         }
         self.touched.insert(m.shard);
         if let Some(held) = self.shards.get_mut(&m.shard) {
-            held.leader.ask(&held.shard, from, m.question, out);
+            held.leader.ask(now, &held.shard, from, m.question, out);
         }
         Ok(())
     }
@@ -494,18 +494,16 @@ impl BizurNode {
     /// Plans the next look at a shard.
     fn plan(&mut self, now: Tick, key: ShardKey) {
         let Some(held) = self.shards.get_mut(&key) else { return };
-        let wanted = held.leader.waits();
-        match (held.due, wanted) {
-            (None, true) => {
-                let at = now.after(LOOK_EVERY);
-                held.due = Some(at);
-                self.due.insert((at, key));
-            }
-            (Some(at), false) => {
-                held.due = None;
-                self.due.remove(&(at, key));
-            }
-            _ => {}
+        let wanted = held.leader.next_look(now.after(LOOK_EVERY));
+        // An earlier look than is needed does no harm. The next one is planned after it.
+        if held.due.is_some_and(|at| wanted.is_some_and(|wanted| at <= wanted)) {
+            return;
+        }
+        if let Some(at) = std::mem::replace(&mut held.due, wanted) {
+            self.due.remove(&(at, key));
+        }
+        if let Some(at) = wanted {
+            self.due.insert((at, key));
         }
     }
 }

@@ -124,6 +124,10 @@ fn request(name: &str, command: &mut Command) -> Option<Frame> {
             let repeat = command.flag("repeat");
             let question = match command.word() {
                 "get" => Question::Get { key: text(command.word()) },
+                "wait" => {
+                    let (key, seen) = (text(command.word()), command.number());
+                    Question::Wait { key, seen, for_ms: command.number_of("for", 60_000) as u32 }
+                }
                 "list" => {
                     let limit = command.number_of("limit", 10) as u32;
                     Question::List { prefix: Bytes::new(), after: command.option("after").map(text), limit }

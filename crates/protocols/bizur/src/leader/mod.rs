@@ -14,9 +14,11 @@
 //! | `mod.rs` | state, terms, waiting requests |
 //! | `rounds.rs` | rounds: sending, acknowledgements, retransmission, recovery |
 //! | `serve.rs` | the requests of clients |
+//! | `watches.rs` | the watches of keys that have not changed |
 
 mod rounds;
 mod serve;
+mod watches;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -32,6 +34,7 @@ use crate::mutants;
 use crate::shard::Shard;
 
 use rounds::Round;
+use watches::Watches;
 
 /// Intervals and limits of a leader.
 #[derive(Clone, Debug)]
@@ -103,6 +106,8 @@ enum Wanted {
     Get { index: u32, key: Bytes },
     /// Keys in order.
     List { prefix: Bytes, after: Option<Bytes>, limit: usize },
+    /// The value of a key in a bucket once its version is not `seen`.
+    Change { index: u32, key: Bytes, seen: u64, until: Tick },
     /// Nothing but the proof that the leader still leads.
     Proof { answer: Answer },
 }
@@ -161,6 +166,8 @@ pub(crate) struct Leader {
     keys: BTreeMap<Bytes, u64>,
     /// Requests that came during an election.
     early: VecDeque<(Caller, Question)>,
+    /// The watches of keys that have not changed.
+    watches: Watches,
 }
 
 impl Leader {
@@ -185,6 +192,7 @@ impl Leader {
             queued: 0,
             keys: BTreeMap::new(),
             early: VecDeque::new(),
+            watches: Watches::default(),
         }
     }
 
@@ -198,9 +206,10 @@ impl Leader {
         self.term.is_some() || self.election.is_some()
     }
 
-    /// Returns whether something waits for an answer of a replica.
-    pub(crate) fn waits(&self) -> bool {
-        self.election.is_some() || !self.rounds.is_empty()
+    /// Returns when [`Leader::look`] is needed: soon if something waits for an answer of a replica, otherwise when a watch ends.
+    pub(crate) fn next_look(&self, soon: Tick) -> Option<Tick> {
+        let waits = self.election.is_some() || !self.rounds.is_empty();
+        if waits { Some(soon) } else { self.watches.next_end() }
     }
 
     /// Returns whether an election may begin now.
@@ -223,7 +232,7 @@ impl Leader {
         hit("bizur.leader.stands");
         rounds::ask_for_votes(shard, elect, |_| true, stood, out);
         if mutant(mutants::BIZUR_B2) {
-            self.won(elect, shard, out);
+            self.won(now, elect, shard, out);
         }
     }
 
@@ -246,7 +255,7 @@ impl Leader {
         }
         election.votes.insert(position);
         if election.votes.len() >= shard.config.majority() {
-            self.won(elect, shard, out);
+            self.won(now, elect, shard, out);
         }
     }
 
@@ -265,7 +274,7 @@ impl Leader {
     }
 
     /// Begins a term. Nothing is recovered in it yet.
-    fn won(&mut self, elect: ElectId, shard: &mut Shard, out: &mut Effects) {
+    fn won(&mut self, now: Tick, elect: ElectId, shard: &mut Shard, out: &mut Effects) {
         hit("bizur.leader.elected");
         self.election = None;
         self.term = Some(elect);
@@ -275,7 +284,7 @@ impl Leader {
         self.ready = 0;
         self.confirmed = 0;
         for (caller, question) in std::mem::take(&mut self.early) {
-            self.ask(shard, caller, question, out);
+            self.ask(now, shard, caller, question, out);
         }
     }
 
@@ -293,6 +302,7 @@ impl Leader {
         for reader in std::mem::take(&mut self.readers) {
             reply(reader.caller, not_leader(leader), out);
         }
+        self.watches.end_all(leader, out);
         for bucket in std::mem::take(&mut self.buckets) {
             bucket.queue.into_iter().for_each(|queued| reply(queued.caller, not_leader(leader), out));
         }
@@ -327,6 +337,7 @@ impl Leader {
                 rounds::ask_for_votes(shard, elect, |position| !votes.contains(&position), stood, out);
             }
         }
+        self.watches.expire(now, out);
         self.resend(now, shard, out);
     }
 }

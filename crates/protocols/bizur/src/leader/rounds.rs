@@ -262,6 +262,9 @@ impl Leader {
                 }
                 Then::Commit { index, content, waiters } => {
                     self.commit(number, index, Some(content));
+                    if let Some(bucket) = self.buckets.get(index as usize) {
+                        self.watches.changed(index, &bucket.content, out);
+                    }
                     waiters.into_iter().for_each(|waiter| reply(waiter.caller, waiter.answer, out));
                 }
                 Then::Undone { index, waiters } => {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Bound;
+use std::time::Duration;
 
 use atoll_contract::keyspace::{Change, place_of};
 use atoll_core::testing::{hit, mutant};
@@ -20,12 +21,21 @@ use crate::shard::Shard;
 pub const MAX_PAGE_KEYS: usize = 1000;
 /// The most bytes of keys in a page.
 const MAX_PAGE_BYTES: usize = 256 * 1024;
+/// The longest time for which a leader waits for a change of a key.
+const LONGEST_WAIT_MS: u32 = 60_000;
 /// The most writes of one bucket that are replicated together.
 const MAX_BATCH: usize = 64;
 
 impl Leader {
     /// Takes a request. During an election, it waits for the outcome. The caller has checked that the server leads or stands.
-    pub(crate) fn ask(&mut self, shard: &Shard, caller: Caller, question: Question, out: &mut Effects) {
+    pub(crate) fn ask(
+        &mut self,
+        now: Tick,
+        shard: &Shard,
+        caller: Caller,
+        question: Question,
+        out: &mut Effects,
+    ) {
         if self.readers.len() + self.queued + self.early.len() >= self.options.waiting {
             return reply(caller, Answer::Busy {}, out);
         }
@@ -39,6 +49,16 @@ impl Leader {
             Question::Get { key } => {
                 self.demand(index);
                 self.readers.push_back(Reader { caller, arrived, wanted: Wanted::Get { index, key } });
+            }
+            Question::Wait { key, seen, for_ms } => {
+                self.demand(index);
+                let until = now.after(Duration::from_millis(u64::from(for_ms.min(LONGEST_WAIT_MS))));
+                let key = Bytes::copy_from_slice(&key);
+                let wanted = Wanted::Change { index, key, seen, until };
+                self.readers.push_back(Reader { caller, arrived, wanted });
+                if mutant(mutants::BIZUR_WATCH_UNPROVEN) {
+                    self.settle(out);
+                }
             }
             Question::List { prefix, after, limit } => {
                 let limit = (limit as usize).clamp(1, MAX_PAGE_KEYS);
@@ -157,8 +177,14 @@ impl Leader {
     pub(super) fn settle(&mut self, out: &mut Effects) {
         let mut readers = std::mem::take(&mut self.readers);
         readers.retain(|reader| {
-            if reader.arrived > self.confirmed {
+            let unproven =
+                mutant(mutants::BIZUR_WATCH_UNPROVEN) && matches!(reader.wanted, Wanted::Change { .. });
+            if reader.arrived > self.confirmed && !unproven {
                 return true;
+            }
+            if self.may_park(reader) {
+                self.watches.park(reader, out);
+                return false;
             }
             let Some(answer) = self.answer(&reader.wanted) else { return true };
             reply(reader.caller, answer, out);
@@ -167,11 +193,18 @@ impl Leader {
         self.readers = readers;
     }
 
+    /// Returns whether this is a watch of a key that has not changed.
+    fn may_park(&self, reader: &Reader) -> bool {
+        let Wanted::Change { index, key, seen, .. } = &reader.wanted else { return false };
+        let bucket = self.buckets.get(*index as usize).filter(|b| b.progress == Progress::Ready);
+        bucket.is_some_and(|bucket| bucket.content.get(key).map_or(0, |(version, _)| version) == *seen)
+    }
+
     /// Returns the answer to a read from the committed buckets, if they are recovered.
     fn answer(&self, wanted: &Wanted) -> Option<Answer> {
         match wanted {
             Wanted::Proof { answer } => Some(answer.clone()),
-            Wanted::Get { index, key } => {
+            Wanted::Get { index, key } | Wanted::Change { index, key, .. } => {
                 let bucket = self.buckets.get(*index as usize).filter(|b| b.progress == Progress::Ready)?;
                 Some(Answer::Held { held: bucket.content.get(key).map(|(v, value)| (v, value.clone())) })
             }
@@ -206,7 +239,7 @@ impl Leader {
 fn check(shard: &Shard, question: &Question) -> Option<u32> {
     let config = &shard.config;
     let (key, values) = match question {
-        Question::Get { key } => (key, [None, None]),
+        Question::Get { key } | Question::Wait { key, .. } => (key, [None, None]),
         Question::List { prefix, after, .. } => {
             let long = |key: &Bytes| key.len() > MAX_KEY_BYTES;
             return (!long(prefix) && !after.as_ref().is_some_and(long)).then_some(0);

@@ -418,7 +418,9 @@ impl BizurOracle {
             ));
         }
         let key = match question {
-            msg::Question::Get { key } | msg::Question::Write { key, .. } => key,
+            msg::Question::Get { key }
+            | msg::Question::Write { key, .. }
+            | msg::Question::Wait { key, .. } => key,
             msg::Question::List { .. } => return,
         };
         if let Some((version, _)) = held
