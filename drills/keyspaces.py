@@ -8,10 +8,14 @@ later one whose outcome is unknown, and no claim has two owners.
 The same with a keyspace in memory: one node is killed. Its replicas are refused when it is back, because they have forgotten what they
 promised, and the others continue without a loss. Once a second node was killed, the keyspace says that its content is lost, and never
 answers as if it were empty. It can be deleted and created again.
+
+Leases with fencing numbers guard a real file, while every node is killed in turn. Some holders vanish without a word. The file refuses
+numbers that are lower than one it has seen. Every number has one owner, and the file never has two writers.
 """
 
 import contextlib
 import json
+import random
 import threading
 import time
 import urllib.request
@@ -20,6 +24,7 @@ from cluster import Cluster, Drill, need, poll, say, table
 
 SHARDS = 24
 NO, UNKNOWN = 1, 3
+LEASE_MS = 2_000
 
 
 def led(node):
@@ -215,6 +220,112 @@ def in_memory(drill, cluster):
     return row("memory", clients, 2, checked)
 
 
+class GuardedFile:
+    """A file that takes lines only from the newest holder of a lease: it refuses lower fencing numbers than it has seen."""
+
+    def __init__(self, path):
+        self.path, self.highest, self.lock = path, 0, threading.Lock()
+        self.refused = 0
+
+    def write(self, fencing, owner):
+        with self.lock:
+            if fencing < self.highest:
+                self.refused += 1
+                return
+            self.highest = fencing
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(f"{fencing} {owner}\n")
+
+
+class Holder(threading.Thread):
+    """Takes the lease, writes to the file under it, and gives it up or vanishes."""
+
+    def __init__(self, cluster, guarded, number, rng):
+        super().__init__(daemon=True)
+        self.cluster, self.guarded, self.owner, self.rng = cluster, guarded, f"holder-{number}", rng
+        self.connect = cluster.connect()
+        self.grants, self.lost = [], 0
+        self.stopping = threading.Event()
+        self.error = None
+
+    def lease(self, verb, *args):
+        """The answer to `kv lease`, and until when the lease may be used; None if it is not held, or if nobody knows."""
+        sent = time.monotonic()
+        done = self.cluster.atoll("kv", "lease", verb, "locks", "file", *args, "--json", "--timeout", "20", connect=self.connect, check=False)
+        if done.returncode == 0:
+            answer = json.loads(done.stdout)
+            return answer, sent + answer.get("usable_ms", 0) / 1000
+        need(done.returncode in (NO, UNKNOWN), f"`kv lease {verb}` ended with {done.returncode}: {done.stderr.decode()}")
+        if done.returncode == NO:
+            need(reason(done) in ("conflict", "lease-not-held", "unavailable", "stopping", "busy"), done.stderr.decode())
+        return None, 0
+
+    def hold(self, grant, until):
+        fencing = grant["fencing"]
+        self.grants.append(fencing)
+        for _ in range(self.rng.randrange(1, 5)):
+            if time.monotonic() >= until:
+                break
+            self.guarded.write(fencing, self.owner)
+            renewed, longer = self.lease("renew", "--fencing", fencing, "--for-ms", LEASE_MS)
+            if renewed is None:
+                self.lost += 1
+                return
+            until = longer
+        # A holder that vanishes leaves its lease to those who watch it expire.
+        if self.rng.random() < 0.7:
+            self.lease("release", "--fencing", fencing)
+
+    def run(self):
+        try:
+            while not self.stopping.is_set():
+                grant, until = self.lease("acquire", "--owner", self.owner, "--for-ms", LEASE_MS)
+                if grant is not None:
+                    self.hold(grant, until)
+        except Exception as error:  # noqa: BLE001, it is raised again where the drill waits for this thread
+            self.error = error
+
+    def finish(self):
+        self.stopping.set()
+        self.join(90)
+        need(not self.is_alive(), f"{self.owner} does not end")
+        if self.error:
+            raise self.error
+
+
+def locks(drill, cluster):
+    """Leases guard a file while every node is killed in turn."""
+    cluster.atoll("kv", "create", "locks", "--replicas", 3, "--shards", 4, "--buckets", 4, "--durability", "disk")
+    nobody = cluster.atoll("kv", "lease", "holder", "locks", "file", "--json", check=False)
+    need(nobody.returncode == NO and reason(nobody) == "lease-not-held", "nobody holds the lease, and that is not said")
+    guarded = GuardedFile(drill.folder / "guarded")
+    holders = [Holder(cluster, guarded, n, random.Random(drill.random.random())) for n in range(drill.args.clients)]
+    for holder in holders:
+        holder.start()
+
+    def granted(count):
+        return lambda: sum(len(h.grants) for h in holders) >= count or any(h.error for h in holders)
+
+    poll("the first grants", 60, granted(2), every=0.1)
+    kills = 0
+    for number in cluster.ids() * drill.args.rounds:
+        pids, _ = cluster.signal([number])
+        kills += len(pids)
+        poll("a grant after the kill", 60, granted(sum(len(h.grants) for h in holders) + 1), every=0.1)
+        cluster.wait_back(pids)
+    for holder in holders:
+        holder.finish()
+    lines = [line.split() for line in guarded.path.read_text(encoding="utf-8").splitlines()]
+    numbers = [int(fencing) for fencing, _ in lines]
+    need(numbers == sorted(numbers), "the file has a line of an earlier holder after one of a later holder")
+    owners = {}
+    for fencing, owner in lines:
+        need(owners.setdefault(fencing, owner) == owner, f"{fencing} belongs to {owners[fencing]} and to {owner}")
+    grants = [fencing for holder in holders for fencing in holder.grants]
+    need(len(grants) == len(set(grants)), "a fencing number was granted twice")
+    return ("locks", len(lines), sum(h.lost for h in holders), guarded.refused, kills, len(grants), 0)
+
+
 def bad_input(cluster):
     """What cannot be is refused, with what is allowed."""
     for words, args in {
@@ -233,6 +344,7 @@ def body(drill):
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
         rows = [on_disk(drill, cluster)]
         bad_input(cluster)
+        rows.append(locks(drill, cluster))
         rows.append(in_memory(drill, cluster))
     say()
     table(rows, ("keyspace", "acknowledged", "unknown", "refused", "kills", "keys", "claims"))

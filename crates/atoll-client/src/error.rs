@@ -172,6 +172,7 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
         | Reason::LogDeleted
         | Reason::NoSuchKeyspace
         | Reason::KeyspaceLost
+        | Reason::LeaseNotHeld
         | Reason::Trimmed
         | Reason::BeyondTail
         | Reason::DiskFull
@@ -191,14 +192,14 @@ fn code(reason: Reason) -> Code {
         Reason::Trimmed | Reason::BeyondTail => Code::OutOfRange,
         Reason::Busy | Reason::DiskFull => Code::ResourceExhausted,
         Reason::Unavailable | Reason::StorageFailed | Reason::Stopping => Code::Unavailable,
-        Reason::Refused | Reason::Forgotten => Code::FailedPrecondition,
+        Reason::Refused | Reason::Forgotten | Reason::LeaseNotHeld => Code::FailedPrecondition,
         Reason::Conflict => Code::Aborted,
         Reason::Damaged | Reason::KeyspaceLost => Code::DataLoss,
         Reason::Abandoned | Reason::Unspecified => Code::Unknown,
     }
 }
 
-const REASONS: [(Reason, &str); 20] = [
+const REASONS: [(Reason, &str); 21] = [
     (Reason::Unspecified, "unspecified"),
     (Reason::Invalid, "invalid"),
     (Reason::TooLarge, "too-large"),
@@ -219,6 +220,7 @@ const REASONS: [(Reason, &str); 20] = [
     (Reason::LogDeleted, "log-deleted"),
     (Reason::NoSuchKeyspace, "no-such-keyspace"),
     (Reason::KeyspaceLost, "keyspace-lost"),
+    (Reason::LeaseNotHeld, "lease-not-held"),
 ];
 
 /// Returns the reason as trailers and `--json` spell it.

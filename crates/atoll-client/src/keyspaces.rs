@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::time::timeout;
@@ -32,6 +32,9 @@ pub struct Keyspaces {
 fn client(channel: Channel) -> KeyspaceServiceClient<Channel> {
     KeyspaceServiceClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES)
 }
+
+/// How long one call waits for a lease.
+const LEASE_WAIT: Duration = Duration::from_secs(5);
 
 /// Performs a call.
 macro_rules! call {
@@ -123,9 +126,33 @@ impl Inner {
         *known = floor.max(*known);
     }
 
+    fn next_lease_name(&self) -> proto::LeaseName {
+        let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
+        proto::LeaseName { client: self.client, seq }
+    }
+
     fn next_name(&self, key: &Bytes) -> proto::WriteName {
         let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
         proto::WriteName { client: self.client, seq, again: false, floor: self.floor(key) }
+    }
+}
+
+/// A lease that this client holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLease {
+    /// What the lease protects must refuse numbers that are lower than one it has seen.
+    pub fencing: u64,
+    /// For how long it was granted, in milliseconds.
+    pub for_ms: u64,
+    /// Renew it before this time, or stop what it protects.
+    pub usable_until: Instant,
+}
+
+impl HeldLease {
+    fn new(lease: proto::Lease, sent: Instant) -> Self {
+        let granted = Duration::from_millis(lease.for_ms);
+        let usable_until = sent + (granted - granted / 8);
+        HeldLease { fencing: lease.fencing, for_ms: lease.for_ms, usable_until }
     }
 }
 
@@ -205,6 +232,86 @@ impl Keyspace {
         let request = proto::WatchRequest { keyspace: me.name.clone(), key: key.clone(), seen };
         let within = me.connections.options.attempt_timeout;
         call!(me, Repeat::Idempotent, within, watch, request)
+    }
+
+    /// Takes the lease on a key, waiting for it for up to `wait`. The owner is a name that others are shown.
+    ///
+    /// # Errors
+    /// Fails with the reason `conflict` if somebody else holds it. After [`Error::Unknown`] the lease may be granted to nobody who knows of
+    /// it; it then expires.
+    pub async fn acquire_lease(
+        &self,
+        key: Bytes,
+        owner: Bytes,
+        for_ms: u64,
+        wait: Duration,
+    ) -> Result<HeldLease, Error> {
+        let me = &*self.0;
+        let name = Some(me.next_lease_name());
+        let (sent, until) = (Instant::now(), Instant::now() + wait);
+        let lease = loop {
+            let left = until.saturating_duration_since(Instant::now()).min(LEASE_WAIT);
+            let request = proto::AcquireLeaseRequest {
+                keyspace: me.name.clone(),
+                name,
+                key: key.clone(),
+                owner: owner.clone(),
+                for_ms,
+                wait_ms: left.as_millis() as u64,
+            };
+            let within = me.connections.options.attempt_timeout + left;
+            match call!(me, Repeat::Idempotent, within, acquire_lease, request) {
+                Err(error) if error.failure().reason == Reason::Conflict && Instant::now() < until => {}
+                other => break other?,
+            }
+        };
+        let held = HeldLease::new(lease, sent);
+        // The grant may be younger than the request, but nobody knows by how much. A renewal counts from now on.
+        if sent.elapsed() > Duration::from_millis(for_ms / 8) {
+            return self.renew_lease(key, held.fencing, for_ms).await;
+        }
+        Ok(held)
+    }
+
+    /// Renews a lease, for so many milliseconds from now on.
+    ///
+    /// # Errors
+    /// Fails with the reason `lease-not-held` if it is lost.
+    pub async fn renew_lease(&self, key: Bytes, fencing: u64, for_ms: u64) -> Result<HeldLease, Error> {
+        let me = &*self.0;
+        let (keyspace, name) = (me.name.clone(), Some(me.next_lease_name()));
+        let request = proto::RenewLeaseRequest { keyspace, name, key, fencing, for_ms };
+        let (sent, within) = (Instant::now(), me.connections.options.attempt_timeout);
+        let lease = call!(me, Repeat::Idempotent, within, renew_lease, request)?;
+        Ok(HeldLease::new(lease, sent))
+    }
+
+    /// Gives up a lease.
+    ///
+    /// # Errors
+    /// Fails with the reason `lease-not-held` if it is lost.
+    pub async fn release_lease(&self, key: Bytes, fencing: u64) -> Result<(), Error> {
+        let me = &*self.0;
+        let request = proto::ReleaseLeaseRequest { keyspace: me.name.clone(), key, fencing, again: false };
+        let attempts = AtomicU64::new(0);
+        let within = me.connections.options.attempt_timeout;
+        let reply = me.connections.call(Repeat::Idempotent, within, |channel| {
+            let mut request = request.clone();
+            request.again = attempts.fetch_add(1, Ordering::Relaxed) > 0;
+            async move { client(channel).release_lease(request).await }
+        });
+        reply.await.map(drop)
+    }
+
+    /// Returns who holds the lease on a key.
+    ///
+    /// # Errors
+    /// Fails with the reason `lease-not-held` if nobody does.
+    pub async fn lease_holder(&self, key: Bytes) -> Result<proto::LeaseHolderReply, Error> {
+        let me = &*self.0;
+        let request = proto::LeaseHolderRequest { keyspace: me.name.clone(), key };
+        let within = me.connections.options.attempt_timeout;
+        call!(me, Repeat::Idempotent, within, lease_holder, request)
     }
 
     /// Lists keys in order. If the node fails before it begins to answer, another one is asked.

@@ -57,7 +57,7 @@ pub mod keyspace_proto {
 
 pub use client::Client;
 pub use error::{Error, Failure, Outcome, status};
-pub use keyspaces::{Keys, Keyspace, Keyspaces, Watch};
+pub use keyspaces::{HeldLease, Keys, Keyspace, Keyspaces, Watch};
 pub use log::{Appending, Log};
 pub use options::{Options, Tls};
 pub use proto::Reason;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use atoll_client::proto;
 use atoll_client::{Failure, Outcome};
-use atoll_contract::keyspace::{Held, KeyVersion, KeyspaceSpec, Layout, ListFrom, Page};
+use atoll_contract::keyspace::{Held, Holder, KeyVersion, KeyspaceSpec, Layout, Lease, ListFrom, Page};
 use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec};
 use atoll_core::BoxFuture;
 use atoll_log::Busy;
 use bytes::Bytes;
 
-use crate::keyspaces::{Found, KeyWrite, Wrote};
+use crate::keyspaces::{Found, KeyWrite, LeaseRequest, Wrote};
 
 /// The log of the database. Clients do not write to it.
 pub const DATABASE_LOG: &str = "db";
@@ -204,6 +204,15 @@ pub trait KeyspaceBackend: Send + Sync {
 
     /// Waits until a key has another version than `seen`, or for a while, and reads it. Version 0 stands for a key that does not exist.
     fn wait_change(&self, name: String, key: Bytes, seen: KeyVersion) -> Pending<Option<Held>>;
+
+    /// Takes or renews the lease on a key.
+    fn lease(&self, name: String, key: Bytes, request: LeaseRequest) -> Pending<Lease>;
+
+    /// Gives up the lease on a key. A repeat also succeeds if nobody holds it.
+    fn release(&self, name: String, key: Bytes, fencing: u64, repeat: bool) -> Pending<()>;
+
+    /// Returns who holds the lease on a key.
+    fn holder(&self, name: String, key: Bytes) -> Pending<Holder>;
 
     /// Lists a page of keys, in order.
     fn page(&self, name: String, from: ListFrom) -> Pending<Page>;

@@ -1,5 +1,7 @@
 //! Reads and writes of keyspaces, as doors hand them to their node.
 
+use std::time::Duration;
+
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{Attempt, Change, Changed, Floor, Guard, Held};
 use bytes::Bytes;
@@ -38,4 +40,14 @@ pub struct Found {
     pub held: Option<Held>,
     /// A floor for later writes of this key.
     pub floor: Floor,
+}
+
+/// A request for a lease. The fields are as in [`atoll_contract::keyspace::Leases`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // See above.
+pub enum LeaseRequest {
+    /// Takes it.
+    Acquire { op: OpId, owner: Bytes, for_ms: u64, wait: Duration },
+    /// Renews it.
+    Renew { op: OpId, fencing: u64, for_ms: u64 },
 }

@@ -2,12 +2,12 @@
 
 use atoll_client::{Outcome, Reason};
 use atoll_contract::keyspace::{
-    Attempt, CatalogError, Happened, Held, KeyVersion, KeyspaceError, KeyspacePlanError, KeyspaceSpec,
-    Layout, ListFrom, Page, Unavailability,
+    Attempt, CatalogError, Happened, Held, Holder, KeyVersion, KeyspaceError, KeyspacePlanError,
+    KeyspaceSpec, Layout, Lease, LeaseError, ListFrom, Page, Unavailability,
 };
 use atoll_contract::{ClientId, OpId, RegisterError};
 use atoll_door::backend::{KeyspaceBackend, Pending, Refusal};
-use atoll_door::keyspaces::{Found, KeyWrite, Wrote};
+use atoll_door::keyspaces::{Found, KeyWrite, LeaseRequest, Wrote};
 use bytes::Bytes;
 
 use crate::keyspaces::{Keyspaces, KeyspacesError};
@@ -70,6 +70,27 @@ impl KeyspaceBackend for KeyspaceDoor {
         self.run("keyspace.watch", move |all| async move { all.wait_change(&name, key, seen).await })
     }
 
+    fn lease(&self, name: String, key: Bytes, request: LeaseRequest) -> Pending<Lease> {
+        self.run("keyspace.lease", |all| async move {
+            match request {
+                LeaseRequest::Acquire { op, owner, for_ms, wait } => {
+                    all.acquire(&name, op, key, (owner, for_ms), wait).await
+                }
+                LeaseRequest::Renew { op, fencing, for_ms } => {
+                    all.renew(&name, op, key, fencing, for_ms).await
+                }
+            }
+        })
+    }
+
+    fn release(&self, name: String, key: Bytes, fencing: u64, repeat: bool) -> Pending<()> {
+        self.run("keyspace.release", move |all| async move { all.release(&name, key, fencing, repeat).await })
+    }
+
+    fn holder(&self, name: String, key: Bytes) -> Pending<Holder> {
+        self.run("keyspace.holder", |all| async move { all.holder(&name, key).await })
+    }
+
     fn page(&self, name: String, from: ListFrom) -> Pending<Page> {
         self.run("keyspace.page", |all| async move { all.page(&name, from).await })
     }
@@ -80,6 +101,7 @@ fn refusal(error: &KeyspacesError) -> Refusal {
     match error {
         KeyspacesError::Catalog(error) => catalog_refusal(error),
         KeyspacesError::Keys(error) => keys_refusal(error),
+        KeyspacesError::Lease(error) => lease_refusal(error, words),
         KeyspacesError::TooMany(_) => {
             Refusal::no(Reason::Refused, words, "delete some with `atoll kv delete`")
         }
@@ -128,6 +150,23 @@ fn catalog_refusal(error: &CatalogError) -> Refusal {
             words,
             "it answers nothing any more; the nodes complete the deletion when a majority of its replicas is up",
         ),
+    }
+}
+
+fn lease_refusal(error: &LeaseError, words: String) -> Refusal {
+    match error {
+        LeaseError::Keys(error) => keys_refusal(error),
+        LeaseError::Taken(_) => Refusal::no(
+            Reason::Conflict,
+            words,
+            "wait for it; it expires for those who watch it once its holder no longer renews it",
+        ),
+        LeaseError::NobodyHolds => Refusal::no(Reason::LeaseNotHeld, words, "acquire it"),
+        LeaseError::NotHolder { .. } => {
+            Refusal::no(Reason::LeaseNotHeld, words, "stop what the lease protects, and acquire it again")
+        }
+        LeaseError::NoLease => Refusal::no(Reason::Refused, words, "use another key, or delete this one"),
+        LeaseError::InvalidOwner(_) | LeaseError::InvalidTime(_) => Refusal::no(Reason::Invalid, words, ""),
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{
-    Attempt, Catalog, CatalogError, Change, Changed, Floor, Guard, Held, KeyVersion, Keyspace, KeyspaceError,
-    KeyspaceId, KeyspaceProvider, KeyspaceSpec, Layout, ListFrom, Page, Unavailability,
+    Attempt, Catalog, CatalogError, Change, Changed, Floor, Guard, Held, Holder, KeyVersion, Keyspace,
+    KeyspaceError, KeyspaceId, KeyspaceProvider, KeyspaceSpec, Layout, Lease, LeaseError, Leases, ListFrom,
+    Page, Unavailability,
 };
 use atoll_contract::register::Registers;
 use atoll_core::level::since;
@@ -38,6 +39,9 @@ pub enum KeyspacesError {
     /// The operation on its keys failed.
     #[error(transparent)]
     Keys(#[from] KeyspaceError),
+    /// There is no lease for the caller.
+    #[error(transparent)]
+    Lease(LeaseError),
     /// There are as many keyspaces as a cluster may have. Nothing was changed.
     #[error("there are {0} keyspaces, and a cluster has at most {MAX_KEYSPACES}")]
     TooMany(usize),
@@ -54,12 +58,22 @@ pub enum KeyspacesError {
     },
 }
 
+impl From<LeaseError> for KeyspacesError {
+    fn from(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Keys(error) => KeyspacesError::Keys(error),
+            other => KeyspacesError::Lease(other),
+        }
+    }
+}
+
 /// An open keyspace.
 #[derive(Clone)]
 struct Open {
     id: KeyspaceId,
     epoch: u64,
     keys: Arc<dyn Keyspace>,
+    leases: Leases,
 }
 
 struct Inner {
@@ -153,11 +167,11 @@ impl Keyspaces {
         name: &str,
         keys: Vec<Bytes>,
     ) -> Result<Vec<(Option<Held>, Floor)>, KeyspacesError> {
-        self.with(name, |keyspace| {
+        self.with(name, |open| {
             let keys = keys.clone();
             Box::pin(async move {
-                let found = keyspace.get_many(keys.clone()).await?;
-                Ok(found.into_iter().zip(&keys).map(|(held, key)| (held, keyspace.floor(key))).collect())
+                let found = open.keys.get_many(keys.clone()).await?;
+                Ok(found.into_iter().zip(&keys).map(|(held, key)| (held, open.keys.floor(key))).collect())
             })
         })
         .await
@@ -172,11 +186,11 @@ impl Keyspaces {
         guard: Guard,
         change: Change,
     ) -> Result<(Changed, Floor), KeyspacesError> {
-        self.with(name, |keyspace| {
+        self.with(name, |open| {
             let (key, guard, change) = (key.clone(), guard.clone(), change.clone());
             Box::pin(async move {
-                let changed = keyspace.write(op, attempt, key.clone(), guard, change).await?;
-                Ok((changed, keyspace.floor(&key)))
+                let changed = open.keys.write(op, attempt, key.clone(), guard, change).await?;
+                Ok((changed, open.keys.floor(&key)))
             })
         })
         .await
@@ -189,18 +203,74 @@ impl Keyspaces {
         key: Bytes,
         seen: KeyVersion,
     ) -> Result<Option<Held>, KeyspacesError> {
-        self.with(name, |keyspace| {
+        self.with(name, |open| {
             let key = key.clone();
-            Box::pin(async move { keyspace.wait_change(key, seen).await })
+            Box::pin(async move { Ok(open.keys.wait_change(key, seen).await?) })
+        })
+        .await
+    }
+
+    /// Takes the lease on a key for an owner and a time in milliseconds; see [`Leases::acquire`].
+    pub async fn acquire(
+        &self,
+        name: &str,
+        op: OpId,
+        key: Bytes,
+        terms: (Bytes, u64),
+        wait: Duration,
+    ) -> Result<Lease, KeyspacesError> {
+        self.with(name, |open| {
+            let (key, terms) = (key.clone(), terms.clone());
+            Box::pin(async move { Ok(open.leases.acquire(op, key, terms, wait).await?) })
+        })
+        .await
+    }
+
+    /// Renews a lease; see [`Leases::renew`].
+    pub async fn renew(
+        &self,
+        name: &str,
+        op: OpId,
+        key: Bytes,
+        fencing: u64,
+        for_ms: u64,
+    ) -> Result<Lease, KeyspacesError> {
+        self.with(name, |open| {
+            let key = key.clone();
+            Box::pin(async move { Ok(open.leases.renew(op, key, fencing, for_ms).await?) })
+        })
+        .await
+    }
+
+    /// Gives up a lease; see [`Leases::release`].
+    pub async fn release(
+        &self,
+        name: &str,
+        key: Bytes,
+        fencing: u64,
+        repeat: bool,
+    ) -> Result<(), KeyspacesError> {
+        self.with(name, |open| {
+            let key = key.clone();
+            Box::pin(async move { Ok(open.leases.release(key, fencing, repeat).await?) })
+        })
+        .await
+    }
+
+    /// Returns who holds the lease on a key.
+    pub async fn holder(&self, name: &str, key: Bytes) -> Result<Holder, KeyspacesError> {
+        self.with(name, |open| {
+            let key = key.clone();
+            Box::pin(async move { Ok(open.leases.holder(key).await?) })
         })
         .await
     }
 
     /// Lists a page of keys.
     pub async fn page(&self, name: &str, from: ListFrom) -> Result<Page, KeyspacesError> {
-        self.with(name, |keyspace| {
+        self.with(name, |open| {
             let from = from.clone();
-            Box::pin(async move { keyspace.list(from).await })
+            Box::pin(async move { Ok(open.keys.list(from).await?) })
         })
         .await
     }
@@ -211,21 +281,21 @@ impl Keyspaces {
     async fn with<T>(
         &self,
         name: &str,
-        f: impl Fn(Arc<dyn Keyspace>) -> BoxFuture<'static, Result<T, KeyspaceError>>,
+        f: impl Fn(Open) -> BoxFuture<'static, Result<T, KeyspacesError>>,
     ) -> Result<T, KeyspacesError> {
         let open = self.open(name).await?;
-        let error = match f(open.keys.clone()).await {
+        let error = match f(open.clone()).await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
         let suspicious = matches!(
             error,
-            KeyspaceError::NotDone(
+            KeyspacesError::Keys(KeyspaceError::NotDone(
                 Unavailability::Gone | Unavailability::NoQuorum | Unavailability::LostMajority
-            )
+            ))
         );
         if !suspicious {
-            return Err(error.into());
+            return Err(error);
         }
         let layout = match self.0.catalog.layout(name).await {
             Ok(layout) => layout,
@@ -234,14 +304,14 @@ impl Keyspaces {
                 return Err(gone.into());
             }
             // The first error says more.
-            Err(_) => return Err(error.into()),
+            Err(_) => return Err(error),
         };
         if (layout.id, layout.epoch) == (open.id, open.epoch) {
-            return Err(error.into());
+            return Err(error);
         }
         hit("keyspaces.opened_again");
         let newer = self.adopt(name, &layout)?;
-        Ok(f(newer.keys).await?)
+        f(newer).await
     }
 
     async fn open(&self, name: &str) -> Result<Open, KeyspacesError> {
@@ -254,10 +324,12 @@ impl Keyspaces {
 
     /// Opens a keyspace and keeps the handle.
     fn adopt(&self, name: &str, layout: &Layout) -> Result<Open, KeyspacesError> {
-        let opened = Open { id: layout.id, epoch: layout.epoch, keys: self.0.catalog.open_layout(layout)? };
+        let keys = self.0.catalog.open_layout(layout)?;
+        let leases = Leases::new(self.0.env.clone(), keys.clone());
+        let opened = Open { id: layout.id, epoch: layout.epoch, keys, leases };
         let mut open = lock(&self.0.open);
         if open.len() >= MAX_OPEN && !open.contains_key(name) {
-            // The handles only remember leaders and floors, so any of them can be given up.
+            // The handles only remember leaders, floors, and for how long leases were watched, so any of them can be given up.
             open.pop_first();
         }
         open.insert(name.to_owned(), opened.clone());

@@ -204,6 +204,89 @@ pub struct WatchReply {
     #[prost(message, optional, tag = "1")]
     pub held: ::core::option::Option<Held>,
 }
+/// Names a request for a lease, so that a repeat finds what the first attempt got.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaseName {
+    /// Drawn at random once per life of the client. Not 0.
+    #[prost(fixed64, tag = "1")]
+    pub client: u64,
+    /// Which of its requests.
+    #[prost(uint64, tag = "2")]
+    pub seq: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AcquireLeaseRequest {
+    #[prost(string, tag = "1")]
+    pub keyspace: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub name: ::core::option::Option<LeaseName>,
+    /// The key must not be used for anything else.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
+    /// Who wants the lease: 1 to 128 bytes. Others are shown it.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub owner: ::prost::bytes::Bytes,
+    /// For how long the lease is granted: 100 to 3,600,000 ms. Its holder renews it before, or uses it for at most seven eighths of this,
+    /// counted from when it first sent the request, by its own monotonic clock.
+    #[prost(uint64, tag = "5")]
+    pub for_ms: u64,
+    /// How long to wait for it, 10,000 ms at most. The node keeps watching a lease that somebody else holds when the time is over: a contender
+    /// that asks again gets it once it has expired.
+    #[prost(uint64, tag = "6")]
+    pub wait_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RenewLeaseRequest {
+    #[prost(string, tag = "1")]
+    pub keyspace: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub name: ::core::option::Option<LeaseName>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "4")]
+    pub fencing: u64,
+    /// As in AcquireLeaseRequest.
+    #[prost(uint64, tag = "5")]
+    pub for_ms: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lease {
+    #[prost(uint64, tag = "1")]
+    pub fencing: u64,
+    #[prost(uint64, tag = "2")]
+    pub for_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseLeaseRequest {
+    #[prost(string, tag = "1")]
+    pub keyspace: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "3")]
+    pub fencing: u64,
+    /// Earlier attempts were sent: if nobody holds the lease, one of them has succeeded.
+    #[prost(bool, tag = "4")]
+    pub again: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseLeaseReply {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaseHolderRequest {
+    #[prost(string, tag = "1")]
+    pub keyspace: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaseHolderReply {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub owner: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "2")]
+    pub lease: ::core::option::Option<Lease>,
+    /// The node has watched the lease for so long that the next contender gets it from this node.
+    #[prost(bool, tag = "3")]
+    pub expired: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeysRequest {
     #[prost(string, tag = "1")]
@@ -585,6 +668,109 @@ pub mod keyspace_service_client {
                 .insert(GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Takes the lease on a key. Its fencing number rises with every grant; what the lease protects must refuse numbers lower than it has
+        /// seen. "conflict": somebody else holds it.
+        pub async fn acquire_lease(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AcquireLeaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::Lease>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/AcquireLease",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "AcquireLease"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Renews a lease. "lease-not-held": it is lost.
+        pub async fn renew_lease(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RenewLeaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::Lease>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/RenewLease",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "RenewLease"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Gives up a lease.
+        pub async fn release_lease(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseLeaseRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseLeaseReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/ReleaseLease",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "ReleaseLease"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Who holds the lease on a key. "lease-not-held": nobody does.
+        pub async fn lease_holder(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LeaseHolderRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseHolderReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/LeaseHolder",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "LeaseHolder"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -665,6 +851,33 @@ pub mod keyspace_service_server {
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
+        /// Takes the lease on a key. Its fencing number rises with every grant; what the lease protects must refuse numbers lower than it has
+        /// seen. "conflict": somebody else holds it.
+        async fn acquire_lease(
+            &self,
+            request: tonic::Request<super::AcquireLeaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::Lease>, tonic::Status>;
+        /// Renews a lease. "lease-not-held": it is lost.
+        async fn renew_lease(
+            &self,
+            request: tonic::Request<super::RenewLeaseRequest>,
+        ) -> std::result::Result<tonic::Response<super::Lease>, tonic::Status>;
+        /// Gives up a lease.
+        async fn release_lease(
+            &self,
+            request: tonic::Request<super::ReleaseLeaseRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseLeaseReply>,
+            tonic::Status,
+        >;
+        /// Who holds the lease on a key. "lease-not-held": nobody does.
+        async fn lease_holder(
+            &self,
+            request: tonic::Request<super::LeaseHolderRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseHolderReply>,
+            tonic::Status,
+        >;
     }
     /// Creates and deletes keyspaces, reads and writes their keys.
     #[derive(Debug)]
@@ -1148,6 +1361,186 @@ pub mod keyspace_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.keyspace.v1.KeyspaceService/AcquireLease" => {
+                    #[allow(non_camel_case_types)]
+                    struct AcquireLeaseSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::UnaryService<super::AcquireLeaseRequest>
+                    for AcquireLeaseSvc<T> {
+                        type Response = super::Lease;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AcquireLeaseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::acquire_lease(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AcquireLeaseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.keyspace.v1.KeyspaceService/RenewLease" => {
+                    #[allow(non_camel_case_types)]
+                    struct RenewLeaseSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::UnaryService<super::RenewLeaseRequest>
+                    for RenewLeaseSvc<T> {
+                        type Response = super::Lease;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RenewLeaseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::renew_lease(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RenewLeaseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.keyspace.v1.KeyspaceService/ReleaseLease" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseLeaseSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::UnaryService<super::ReleaseLeaseRequest>
+                    for ReleaseLeaseSvc<T> {
+                        type Response = super::ReleaseLeaseReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseLeaseRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::release_lease(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseLeaseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.keyspace.v1.KeyspaceService/LeaseHolder" => {
+                    #[allow(non_camel_case_types)]
+                    struct LeaseHolderSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::UnaryService<super::LeaseHolderRequest>
+                    for LeaseHolderSvc<T> {
+                        type Response = super::LeaseHolderReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::LeaseHolderRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::lease_holder(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = LeaseHolderSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -563,6 +563,8 @@ pub enum Reason {
     NoSuchKeyspace = 18,
     /// A majority of the replicas of a keyspace in memory has restarted: what it held is lost.
     KeyspaceLost = 19,
+    /// The caller does not hold the lease, or nobody does.
+    LeaseNotHeld = 20,
 }
 impl Reason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -591,6 +593,7 @@ impl Reason {
             Self::LogDeleted => "REASON_LOG_DELETED",
             Self::NoSuchKeyspace => "REASON_NO_SUCH_KEYSPACE",
             Self::KeyspaceLost => "REASON_KEYSPACE_LOST",
+            Self::LeaseNotHeld => "REASON_LEASE_NOT_HELD",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -616,6 +619,7 @@ impl Reason {
             "REASON_LOG_DELETED" => Some(Self::LogDeleted),
             "REASON_NO_SUCH_KEYSPACE" => Some(Self::NoSuchKeyspace),
             "REASON_KEYSPACE_LOST" => Some(Self::KeyspaceLost),
+            "REASON_LEASE_NOT_HELD" => Some(Self::LeaseNotHeld),
             _ => None,
         }
     }

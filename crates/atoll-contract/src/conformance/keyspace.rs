@@ -11,6 +11,7 @@ use atoll_core::{Env, NodeId, Tick, Ticket};
 
 use super::driver::Driver;
 use super::history::Dice;
+use super::leases;
 use crate::entry::{ClientId, OpId};
 use crate::keyspace::{
     Ability, Attempt, Change, Changed, Floor, Guard, Happened, Held, Judge, KeyVersion, Keyspace,
@@ -47,6 +48,8 @@ pub fn all(h: &mut dyn KeyspaceHarness, seeds: std::ops::Range<u64>) {
     limits_are_refused(h);
     what_an_engine_lacks_is_refused_by_name(h);
     watches_see_the_last_change(h);
+    leases::leases_have_one_holder(h);
+    leases::leases_expire_for_contenders(h);
     for seed in seeds {
         random(h, seed);
     }
@@ -279,7 +282,6 @@ pub fn what_an_engine_lacks_is_refused_by_name(h: &mut dyn KeyspaceHarness) {
             let got = match what {
                 Ability::Snapshots => continue,
                 Ability::Watches => keyspace.wait_change(bytes("k"), KeyVersion(0)).await.err(),
-                Ability::Leases => keyspace.lease(op, Attempt::First, bytes("k"), 1000).await.err(),
                 Ability::Transactions => keyspace.transact(op, Attempt::First, Vec::new()).await.err(),
             };
             assert_eq!(got, Some(refusal(what)));

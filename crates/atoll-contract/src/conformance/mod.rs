@@ -8,6 +8,7 @@ pub mod cluster;
 mod driver;
 mod history;
 pub mod keyspace;
+mod leases;
 pub mod loglet;
 mod random;
 pub mod register;

@@ -94,11 +94,11 @@ pub enum KeyspaceError {
     KeyTwice,
     /// There is no room for this value: neither for a new key nor for a longer value. Values that replace others of the same length are
     /// accepted, and so are deletions. Nothing was done.
-    #[error("no room: {what} holds at most {most} bytes; delete keys, or write shorter values")]
+    #[error("no room: {}; delete keys, or write shorter values", full(what, *most))]
     Full {
         /// What is full.
         what: &'static str,
-        /// How many bytes it holds at most.
+        /// How many bytes it holds at most; 0 if that is not known.
         most: usize,
     },
     /// The engine of this keyspace cannot do this. Nothing was done.
@@ -111,6 +111,13 @@ pub enum KeyspaceError {
     },
 }
 
+fn full(what: &str, most: usize) -> String {
+    match most {
+        0 => format!("{what} can hold no more"),
+        most => format!("{what} holds at most {most} bytes"),
+    }
+}
+
 impl KeyspaceError {
     /// Returns whether the operation happened.
     pub fn happened(&self) -> Happened {
@@ -119,5 +126,18 @@ impl KeyspaceError {
             KeyspaceError::AnswerLost => Happened::Yes,
             _ => Happened::No,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_room_names_a_limit_only_if_it_is_known() {
+        let words = |what, most| KeyspaceError::Full { what, most }.to_string();
+        assert!(words("the bucket of this key", 49_152).contains("holds at most 49152 bytes"));
+        let replicas = words("a majority of the replicas", 0);
+        assert!(replicas.contains("a majority of the replicas can hold no more; delete keys"), "{replicas}");
     }
 }

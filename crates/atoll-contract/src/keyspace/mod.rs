@@ -6,9 +6,11 @@
 //! | `error.rs` | why an operation failed, and whether it happened |
 //! | `layout.rs` | the description of a keyspace in a register: where its parts are |
 //! | `provider.rs` | the provider that creates keyspaces of one engine |
+//! | `leases.rs` | leases with fencing numbers, over any keyspace |
 //! | `catalog.rs` | creates, opens and deletes keyspaces by name; completes deletions that died half-way |
 //! | `reference.rs` | an implementation in memory, for tests |
 //! | `judge.rs` | checks what clients of a keyspace saw |
+//! | `lease_judge.rs` | checks what holders of leases saw |
 //!
 //! # Guarantees
 //!
@@ -25,6 +27,9 @@ mod error;
 #[cfg(feature = "testing")]
 mod judge;
 mod layout;
+#[cfg(feature = "testing")]
+mod lease_judge;
+mod leases;
 mod provider;
 #[cfg(feature = "testing")]
 mod reference;
@@ -44,6 +49,11 @@ pub use judge::{Asked, Judge, Told};
 pub use layout::{
     Durability, KeyPlace, KeyspaceId, Layout, LayoutState, MAX_BUCKETS, MAX_REPLICAS, MAX_SHARDS, Replica,
     ShardPlacement, place_of,
+};
+#[cfg(feature = "testing")]
+pub use lease_judge::{LeaseAsked, LeaseJudge};
+pub use leases::{
+    Holder, Lease, LeaseError, Leases, MAX_LEASE_MS, MAX_OWNER_BYTES, MIN_LEASE_MS, usable_for,
 };
 pub use provider::{KeyspacePlanError, KeyspaceProvider, KeyspaceSpec};
 #[cfg(feature = "testing")]
@@ -150,22 +160,11 @@ pub struct Page {
     pub upto: Option<Bytes>,
 }
 
-/// A lease on a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Rises with every new holder of the key's lease. What the holder protects refuses lower numbers.
-    pub fencing: u64,
-    /// For how long the lease was granted, in milliseconds.
-    pub for_ms: u64,
-}
-
 /// What an engine may offer beyond reads, writes and listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ability {
     /// Reads of several keys, and listings, show one moment.
     Snapshots,
-    /// Leases with fencing numbers.
-    Leases,
     /// Waiting for a change of a key.
     Watches,
     /// Conditional writes of several keys as one.
@@ -174,15 +173,13 @@ pub enum Ability {
 
 impl Ability {
     /// All of them.
-    pub const ALL: [Ability; 4] =
-        [Ability::Snapshots, Ability::Leases, Ability::Watches, Ability::Transactions];
+    pub const ALL: [Ability; 3] = [Ability::Snapshots, Ability::Watches, Ability::Transactions];
 }
 
 impl fmt::Display for Ability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Ability::Snapshots => "snapshots",
-            Ability::Leases => "leases",
             Ability::Watches => "watches",
             Ability::Transactions => "transactions of several keys",
         })
@@ -285,28 +282,6 @@ pub trait Keyspace: Send + Sync + fmt::Debug {
         _seen: KeyVersion,
     ) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {
         refuse(self.engine(), Ability::Watches)
-    }
-
-    /// Takes or renews the lease on a key.
-    fn lease(
-        &self,
-        _op: OpId,
-        _attempt: Attempt,
-        _key: Bytes,
-        _for_ms: u64,
-    ) -> BoxFuture<'_, Result<Lease, KeyspaceError>> {
-        refuse(self.engine(), Ability::Leases)
-    }
-
-    /// Gives up the lease on a key that has this fencing number.
-    fn release(
-        &self,
-        _op: OpId,
-        _attempt: Attempt,
-        _key: Bytes,
-        _fencing: u64,
-    ) -> BoxFuture<'_, Result<(), KeyspaceError>> {
-        refuse(self.engine(), Ability::Leases)
     }
 
     /// Changes several keys if all conditions hold, or none of them; serializable, and linearizable as a whole. A key without a change is

@@ -79,6 +79,11 @@ enum KvVerb {
         #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
+    /// Acquire, renew and release leases with fencing numbers
+    Lease {
+        #[command(subcommand)]
+        verb: super::kv_lease::LeaseVerb,
+    },
     /// Print keys in order. This is no snapshot: keys may change while they are listed
     Keys {
         /// The keyspace
@@ -208,6 +213,7 @@ pub async fn run(args: &KvArgs) -> Result<(), CliError> {
         KvVerb::Watch { keyspace, key, after, count } => {
             watch(common, &keyspaces.open(keyspace), key, *after, count.unwrap_or(u64::MAX)).await
         }
+        KvVerb::Lease { verb } => super::kv_lease::run(common, &keyspaces, verb).await,
         KvVerb::Keys { keyspace, prefix, after, limit } => {
             let from = (Bytes::from(prefix.clone()), Bytes::from(after.clone()));
             list(common, &keyspaces.open(keyspace), from, limit.unwrap_or(0)).await

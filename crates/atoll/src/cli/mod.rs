@@ -23,6 +23,7 @@ pub mod cluster;
 pub mod completions;
 pub mod database;
 pub mod kv;
+mod kv_lease;
 pub mod log;
 pub mod node;
 pub mod read;

@@ -1,20 +1,25 @@
 //! Converts messages to the terms of the contract and back, and checks the limits of requests.
 
+use std::time::Duration;
+
 use atoll_client::Reason;
 use atoll_client::keyspace_proto as proto;
 use atoll_client::keyspace_proto::condition::What;
 use atoll_contract::keyspace::{
-    Attempt, Changed, Durability, Floor, Guard, Held, KeyVersion, KeyspaceSpec, Layout, ShardPlacement,
+    Attempt, Changed, Durability, Floor, Guard, Held, Holder, KeyVersion, KeyspaceSpec, Layout, Lease,
+    ShardPlacement,
 };
 use atoll_contract::{ClientId, OpId};
 use atoll_core::NodeId;
 use atoll_door::Refusal;
-use atoll_door::keyspaces::{Found, MAX_KEYS, MAX_KEYSPACE_NAME, Wrote};
+use atoll_door::keyspaces::{Found, LeaseRequest, MAX_KEYS, MAX_KEYSPACE_NAME, Wrote};
 use atoll_door::limits::{MAX_NODES, check_list, check_text};
 use bytes::Bytes;
 
 /// The longest name of an engine or an option, and the longest value of an option, in bytes.
 const MAX_WORD: usize = 80;
+/// An engine that no node has: what it would offer, tables offer.
+const TABLES: &str = "table";
 /// The maximum number of options of a new keyspace.
 const MAX_OPTIONS: usize = 32;
 /// No engine has longer keys. Engines check their own, smaller limits.
@@ -48,6 +53,10 @@ pub(crate) fn spec(request: proto::CreateKeyspaceRequest) -> Result<KeyspaceSpec
         }
     };
     check_text("the name of an engine", &request.engine, MAX_WORD)?;
+    if request.engine == TABLES {
+        let words = "tables are no keyspaces: they are in the database, which applies one log";
+        return Err(Refusal::no(Reason::Invalid, words, "`atoll table create` makes one"));
+    }
     check_list("nodes of a keyspace", request.nodes.len(), MAX_NODES)?;
     check_list("options of a keyspace", request.options.len(), MAX_OPTIONS)?;
     for (name, value) in &request.options {
@@ -78,6 +87,45 @@ pub(crate) fn write_name(name: Option<proto::WriteName>) -> Result<Option<(OpId,
     }
     let attempt = if name.again { Attempt::Again(Floor(name.floor)) } else { Attempt::First };
     Ok(Some((OpId { client: ClientId(name.client), seq: name.seq }, attempt)))
+}
+
+/// The longest wait for a lease within one call, in milliseconds.
+const MAX_WAIT_MS: u64 = 10_000;
+
+fn lease_name(name: Option<proto::LeaseName>) -> Result<OpId, Refusal> {
+    match name {
+        Some(name) if name.client != 0 => Ok(OpId { client: ClientId(name.client), seq: name.seq }),
+        _ => Err(Refusal::no(Reason::Invalid, "the request has no name, or its client is 0", "draw one")),
+    }
+}
+
+/// Returns a request for a new lease.
+pub(crate) fn acquire(request: proto::AcquireLeaseRequest) -> Result<LeaseRequest, Refusal> {
+    if request.wait_ms > MAX_WAIT_MS {
+        let words = format!("a wait of {} ms; at most {MAX_WAIT_MS} are allowed", request.wait_ms);
+        return Err(Refusal::no(Reason::Invalid, words, "wait again"));
+    }
+    Ok(LeaseRequest::Acquire {
+        op: lease_name(request.name)?,
+        owner: request.owner,
+        for_ms: request.for_ms,
+        wait: Duration::from_millis(request.wait_ms),
+    })
+}
+
+/// Returns a request that renews a lease.
+pub(crate) fn renew(request: &proto::RenewLeaseRequest) -> Result<LeaseRequest, Refusal> {
+    let op = lease_name(request.name)?;
+    Ok(LeaseRequest::Renew { op, fencing: request.fencing, for_ms: request.for_ms })
+}
+
+pub(crate) fn lease(lease: Lease) -> proto::Lease {
+    proto::Lease { fencing: lease.fencing, for_ms: lease.for_ms }
+}
+
+pub(crate) fn holder(holder: Holder) -> proto::LeaseHolderReply {
+    let Holder { owner, lease: held, expired } = holder;
+    proto::LeaseHolderReply { owner, lease: Some(lease(held)), expired }
 }
 
 /// Returns the condition of a write.
@@ -153,6 +201,8 @@ mod tests {
         let reason = |request| spec(request).unwrap_err().failure.reason;
         let unspecified = proto::CreateKeyspaceRequest { durability: 0, ..good.clone() };
         assert_eq!(reason(unspecified), Reason::Invalid);
+        let table = proto::CreateKeyspaceRequest { engine: "table".into(), ..good.clone() };
+        assert!(spec(table).unwrap_err().failure.message.contains("tables are no keyspaces"));
         let many = proto::CreateKeyspaceRequest { buckets: Some(u32::MAX), ..good.clone() };
         assert_eq!(reason(many), Reason::TooLarge);
         let nodes = proto::CreateKeyspaceRequest { nodes: vec![1; MAX_NODES + 1], ..good.clone() };

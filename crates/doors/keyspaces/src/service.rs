@@ -10,7 +10,7 @@ use atoll_contract::keyspace::Change;
 use atoll_door::Refusal;
 use atoll_door::backend::KeyspaceBackend;
 use atoll_door::grpc::{AnswerRoom, Shared};
-use atoll_door::keyspaces::KeyWrite;
+use atoll_door::keyspaces::{KeyWrite, LeaseRequest};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
@@ -20,21 +20,28 @@ use crate::{convert, keys, watch};
 
 /// The maximum number of listings that a node streams at a time.
 const MAX_LISTINGS: usize = 16;
-
 /// The maximum number of keys that clients of a node watch at a time.
 const MAX_WATCHES: usize = 256;
+/// The maximum number of clients that wait for leases at a time.
+const MAX_WAITING: usize = 256;
 
 /// The keyspace service of this node.
 pub(crate) struct KeyspaceApi {
     shared: Shared,
     listings: Arc<Semaphore>,
     watches: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
 }
 
 impl KeyspaceApi {
     pub(crate) fn new(shared: Shared) -> Self {
-        let (listings, watches) = (Semaphore::new(MAX_LISTINGS), Semaphore::new(MAX_WATCHES));
-        KeyspaceApi { shared, listings: Arc::new(listings), watches: Arc::new(watches) }
+        let permits = |most| Arc::new(Semaphore::new(most));
+        KeyspaceApi {
+            shared,
+            listings: permits(MAX_LISTINGS),
+            watches: permits(MAX_WATCHES),
+            waiting: permits(MAX_WAITING),
+        }
     }
 
     fn keyspaces(&self) -> Result<Arc<dyn KeyspaceBackend>, Refusal> {
@@ -54,6 +61,23 @@ impl KeyspaceApi {
         let (name, guard) = (convert::write_name(name)?, convert::guard(condition)?);
         let write = KeyWrite { name, key, guard, change };
         Ok(Response::new(convert::wrote(self.keyspaces()?.write(keyspace, write).await?)))
+    }
+
+    async fn lease(
+        &self,
+        keyspace: String,
+        key: Bytes,
+        request: LeaseRequest,
+    ) -> Result<Response<proto::Lease>, Status> {
+        convert::check_name(&keyspace)?;
+        convert::check_keys(std::slice::from_ref(&key))?;
+        let waits = matches!(&request, LeaseRequest::Acquire { wait, .. } if !wait.is_zero());
+        let busy = |_| {
+            Refusal::no(Reason::Busy, "too many clients wait for leases at this node", "use another node")
+        };
+        let _permit =
+            if waits { Some(self.waiting.clone().try_acquire_owned().map_err(busy)?) } else { None };
+        Ok(Response::new(convert::lease(self.keyspaces()?.lease(keyspace, key, request).await?)))
     }
 }
 
@@ -152,5 +176,46 @@ impl KeyspaceService for KeyspaceApi {
         let permit = self.watches.clone().try_acquire_owned().map_err(busy)?;
         let stream = watch::stream(self.keyspaces()?, &self.shared, permit, request).await?;
         Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn acquire_lease(
+        &self,
+        request: Request<proto::AcquireLeaseRequest>,
+    ) -> Result<Response<proto::Lease>, Status> {
+        let request = request.into_inner();
+        let (keyspace, key) = (request.keyspace.clone(), request.key.clone());
+        self.lease(keyspace, key, convert::acquire(request)?).await
+    }
+
+    async fn renew_lease(
+        &self,
+        request: Request<proto::RenewLeaseRequest>,
+    ) -> Result<Response<proto::Lease>, Status> {
+        let request = request.into_inner();
+        let renewal = convert::renew(&request)?;
+        self.lease(request.keyspace, request.key, renewal).await
+    }
+
+    async fn release_lease(
+        &self,
+        request: Request<proto::ReleaseLeaseRequest>,
+    ) -> Result<Response<proto::ReleaseLeaseReply>, Status> {
+        let request = request.into_inner();
+        convert::check_name(&request.keyspace)?;
+        convert::check_keys(std::slice::from_ref(&request.key))?;
+        let (key, fencing) = (request.key, request.fencing);
+        self.keyspaces()?.release(request.keyspace, key, fencing, request.again).await?;
+        Ok(Response::new(proto::ReleaseLeaseReply {}))
+    }
+
+    async fn lease_holder(
+        &self,
+        request: Request<proto::LeaseHolderRequest>,
+    ) -> Result<Response<proto::LeaseHolderReply>, Status> {
+        let request = request.into_inner();
+        convert::check_name(&request.keyspace)?;
+        convert::check_keys(std::slice::from_ref(&request.key))?;
+        let holder = self.keyspaces()?.holder(request.keyspace, request.key).await?;
+        Ok(Response::new(convert::holder(holder)))
     }
 }

@@ -5,6 +5,7 @@
 mod common;
 
 use std::path::Path;
+use std::time::Duration;
 
 use atoll_client::keyspace_proto::condition::What;
 use atoll_client::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;
@@ -159,6 +160,40 @@ async fn a_watch_shows_changes_in_order_and_never_misses_the_last() {
     assert_eq!(later.next().await.unwrap(), None);
     assert_eq!(watch.next().await.unwrap(), None);
     assert_eq!(reason(keys.watch(Bytes::new(), None).await).0, Reason::Invalid);
+    node.shutdown().await;
+}
+
+#[tokio::test]
+async fn leases_have_one_holder_and_rising_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, keyspaces) = node(dir.path(), &free_address()).await;
+    keyspaces.create(request("locks", Durability::Memory)).await.unwrap();
+    let keys = keyspaces.open("locks");
+    let acquire = |owner: &'static str, for_ms, wait| {
+        keys.acquire_lease(key(1), Bytes::from_static(owner.as_bytes()), for_ms, Duration::from_millis(wait))
+    };
+    assert_eq!(reason(keys.lease_holder(key(1)).await).0, Reason::LeaseNotHeld);
+    assert_eq!(reason(keys.renew_lease(key(1), 7, 1_000).await).0, Reason::LeaseNotHeld);
+    assert_eq!(reason(keys.release_lease(key(1), 7).await).0, Reason::LeaseNotHeld);
+
+    let one = acquire("a", 60_000, 0).await.unwrap();
+    let holder = keys.lease_holder(key(1)).await.unwrap();
+    assert_eq!((&holder.owner[..], holder.lease.unwrap().fencing), (&b"a"[..], one.fencing));
+    let (why, words) = reason(acquire("b", 60_000, 50).await);
+    assert!(why == Reason::Conflict && words.contains("held by b\"a\" with the fencing number"), "{words}");
+    let short = keys.renew_lease(key(1), one.fencing, 300).await.unwrap();
+    assert_eq!((short.fencing, short.for_ms), (one.fencing, 300));
+    let two = acquire("b", 60_000, 20_000).await.unwrap();
+    assert!(two.fencing > one.fencing, "it expired for a contender");
+    assert_eq!(reason(keys.renew_lease(key(1), one.fencing, 300).await).0, Reason::LeaseNotHeld);
+    keys.release_lease(key(1), two.fencing).await.unwrap();
+    assert!(acquire("a", 300, 0).await.unwrap().fencing > two.fencing);
+
+    assert_eq!(reason(acquire("", 300, 0).await).0, Reason::Invalid);
+    assert_eq!(reason(acquire("a", 99, 0).await).0, Reason::Invalid);
+    keys.put(key(2), "plain".into(), None).await.unwrap();
+    let plain = keys.acquire_lease(key(2), "a".into(), 300, Duration::ZERO).await;
+    assert_eq!(reason(plain).0, Reason::Refused);
     node.shutdown().await;
 }
 

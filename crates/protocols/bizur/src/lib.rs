@@ -20,6 +20,7 @@
 //! | Algorithm 3 | replicated read, confirmation | `leader/rounds.rs`, `shard.rs` |
 //! | Algorithm 4 | recovery of a bucket | `leader/serve.rs` (which buckets), `leader/rounds.rs` |
 //! | Algorithm 5 | get, set, delete, iterate | `leader/serve.rs`, `bucket.rs`; the client in `client.rs` |
+//! | §7 of the notes | watches of keys | `leader/watches.rs`, `client.rs` |
 //! | §2.6 | reconfiguration | not offered yet; the replica knows the seal (`shard.rs`) |
 //! | §5 of the notes | durable and in memory, identities | `shard.rs`, `node.rs`, `checkpoint.rs` |
 //! | §8 of the notes | invariants | `invariants.rs`; the rest from outside of the nodes, `testing/oracle.rs` |
@@ -35,11 +36,12 @@
 //!   refuses the client. The leader keeps its term.
 //! - A read needs no turn in the queue of its bucket. It is answered from the committed content once a round that was sent after its
 //!   arrival is acknowledged. That is the moment at which it takes effect.
+//! - Leases are not fields of a bucket (§7 of the notes). They are values of keys, which the contract changes by conditional writes, in the
+//!   same way for every engine.
 //!
 //! # Not offered yet
 //!
 //! - Online reconfiguration and migration of shards (§6). A keyspace in memory that lost a replica runs with the rest of them.
-//! - Leases. The trait refuses them by name.
 //! - Storage in place. The durable variant keeps its facts in the journal; `Shard::keep` is the seam.
 //! - A leader does not return to its preferred node after that node has been away.
 //! - Datagrams: messages travel on the connections between nodes.
