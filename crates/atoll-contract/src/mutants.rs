@@ -4,7 +4,7 @@
 atoll_core::mutants! {
     VLOG_REVIVED_LOGLET = "VlogRevivedLoglet", caught by ["vlog-seals", "virtuallog", "crashes", "all"];
     /// A contender takes a lease over although it was renewed after the contender had judged that it had expired.
-    LEASE_BLIND_TAKEOVER = "LeaseBlindTakeover", caught by [];
+    LEASE_BLIND_TAKEOVER = "LeaseBlindTakeover", caught by ["keyspace-leases"];
     /// A contender counts all the time that its clock shows, also that of a jump.
-    LEASE_TRUSTS_CLOCK = "LeaseTrustsClock", caught by [];
+    LEASE_TRUSTS_CLOCK = "LeaseTrustsClock", caught by ["keyspace-leases"];
 }

@@ -40,6 +40,8 @@ pub const SCENARIO: Scenario = Scenario {
         "sim.keyspace.dead_minority",
         "sim.keyspace.deleted",
         "sim.keyspace.says_lost",
+        "sim.keyspace.watch_showed",
+        "bizur.watch.notified",
     ]],
     full: false,
 };
@@ -53,6 +55,16 @@ pub(super) struct Nodes {
     pub(super) group: GroupConfig,
     /// Adds the engine.
     pub(super) install: Install,
+}
+
+/// Adds Bizur to a node of a cluster of `hosts` nodes.
+pub(super) fn bizur(hosts: usize) -> Install {
+    Box::new(move |core, who| {
+        let (env, directory) = (core.env(), Arc::new(Everybody(hosts)) as Arc<dyn Directory>);
+        let node = BizurNode::new(env.clone(), who.storage, NodeOptions::default());
+        core.add_role(atoll_bizur::roles::REPLICA, Box::new(node));
+        Arc::new(BizurProvider::new(env, directory, ClientOptions::default()))
+    })
 }
 
 impl Assembly for Nodes {
@@ -89,13 +101,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
         (0..hosts).map(|_| u128::from(rng.bits()) << 64 | u128::from(rng.bits())).collect();
     let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
     let Ok(group) = GroupConfig::new(1, (0..hosts).map(named).collect()) else { return Outcome::default() };
-    let install: Install = Box::new(move |core, who| {
-        let (env, directory) = (core.env(), Arc::new(Everybody(hosts)) as Arc<dyn Directory>);
-        let node = BizurNode::new(env.clone(), who.storage, NodeOptions::default());
-        core.add_role(atoll_bizur::roles::REPLICA, Box::new(node));
-        Arc::new(BizurProvider::new(env, directory, ClientOptions::default()))
-    });
-    let assembly = Nodes { group, install };
+    let assembly = Nodes { group, install: bizur(hosts) };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     world.name_disks(&storages);
     let stage = stage(&mut world);
@@ -113,6 +119,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let think = Duration::from_millis(6 * clients);
     for number in 0..clients {
         stage.spawn("client", load::client(stage.clone(), reef.clone(), 100 + number, keys, think));
+    }
+    for _ in 0..2 {
+        stage.spawn("watcher", load::watcher(stage.clone(), reef.clone(), keys));
     }
     stage.spawn("operator", load::operator(stage.clone(), reef.clone()));
     let menu = match in_memory {

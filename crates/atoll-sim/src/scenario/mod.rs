@@ -9,6 +9,7 @@ mod file_registers;
 mod in_place;
 mod keyspaces;
 mod lasting;
+mod leases;
 mod many;
 mod marks;
 mod movers;
@@ -99,6 +100,7 @@ pub fn all() -> Vec<Scenario> {
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         in_place::SCENARIO,
+        leases::SCENARIO,
         directed::DELETED,
         lasting::LASTING,
         lasting::SLOW_LINKS,

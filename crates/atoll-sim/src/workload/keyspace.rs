@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_contract::keyspace::{
-    Attempt, Catalog, CatalogError, Change, Changed, Durability, Guard, Happened, Held, Judge, Keyspace,
-    KeyspaceError, KeyspaceId, KeyspaceSpec, Layout, ListFrom, Told, Unavailability,
+    Attempt, Catalog, CatalogError, Change, Changed, Durability, Guard, Happened, Held, Judge, KeyVersion,
+    Keyspace, KeyspaceError, KeyspaceId, KeyspaceSpec, Layout, ListFrom, Told, Unavailability,
 };
 use atoll_contract::{ClientId, KeyspaceProvider, OpId};
 use atoll_core::NodeId;
@@ -34,7 +34,7 @@ pub struct Handles {
 }
 
 impl Handles {
-    fn keyspace(&self, layout: &Layout) -> Arc<dyn Keyspace> {
+    pub(super) fn keyspace(&self, layout: &Layout) -> Arc<dyn Keyspace> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.entry(layout.id).or_insert_with(|| self.provider.open(layout)).clone()
     }
@@ -66,7 +66,7 @@ impl Reef {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn layout(&self) -> Option<Layout> {
+    pub(super) fn layout(&self) -> Option<Layout> {
         self.state().layout.clone()
     }
 
@@ -159,6 +159,57 @@ async fn read_once(
             None
         }
         _ => None,
+    }
+}
+
+/// Waits once until a key has another version than `seen`. The judge takes the outcome for that of a read that began with the wait.
+async fn watch_once(
+    stage: &Stage<Handles>,
+    reef: &Reef,
+    host: usize,
+    request: &Request,
+    seen: KeyVersion,
+) -> Option<KeyVersion> {
+    let life = stage.cluster.any_from(host % stage.cluster.hosts())?;
+    let asked = reef.judge(stage, request.layout.id, |judge| judge.reads(&request.key))?;
+    let (keyspace, key) = (life.handles.keyspace(&request.layout), request.key.clone());
+    match life.env.launch("client.watch", async move { keyspace.wait_change(key, seen).await }).await {
+        Ok(Ok(held)) => {
+            request.answered(stage);
+            let version = held.as_ref().map_or(KeyVersion(0), |held| held.version);
+            if version != seen {
+                hit("sim.keyspace.watch_showed");
+            }
+            reef.judge(stage, request.layout.id, |judge| judge.told(&request.key, asked, &Told::Read(held)));
+            Some(version)
+        }
+        Ok(Err(KeyspaceError::NotDone(Unavailability::LostMajority))) => {
+            request.says_lost(stage);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Watches one key after the other until the load is over. A watch continues at another node from time to time.
+pub async fn watcher(stage: Stage<Handles>, reef: Reef, keys: u64) {
+    let mut host = stage.below(64) as usize;
+    while !stage.over.is_up() {
+        stage.pause(Duration::from_millis(20)).await;
+        let Some(request) = begin(&stage, &reef, keys) else { continue };
+        let mut seen = KeyVersion(0);
+        for _ in 0..20 {
+            match watch_once(&stage, &reef, host, &request, seen).await {
+                Some(version) => seen = version,
+                None => stage.pause(Duration::from_millis(20)).await,
+            }
+            if stage.over.is_up() || reef.layout().is_none_or(|now| now.id != request.layout.id) {
+                break;
+            }
+            if stage.below(3) == 0 {
+                host = stage.below(64) as usize;
+            }
+        }
     }
 }
 
@@ -264,7 +315,7 @@ async fn on<T: Send + 'static>(
 }
 
 /// Makes sure that there is a keyspace, and that it is not one that is being deleted or has lost its memory.
-async fn provide(stage: &Stage<Handles>, reef: &Reef) {
+pub(super) async fn provide(stage: &Stage<Handles>, reef: &Reef) {
     loop {
         let life = stage.cluster.wait_any(&stage.env, stage.below(64) as usize % stage.cluster.hosts()).await;
         let (catalog, spec) = (life.handles.catalog.clone(), reef.spec.clone());
@@ -337,19 +388,28 @@ pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usiz
         stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
     }
     let Some(layout) = reef.layout() else { return };
+    let shown: Arc<Mutex<BTreeMap<u64, KeyVersion>>> = Arc::default();
+    for n in 0..keys {
+        let request = Request { layout: layout.clone(), key: Bytes::from(format!("k{n}")), dead: false };
+        stage.spawn("watch", watch_all(stage.clone(), reef.clone(), request, n, shown.clone()));
+    }
     let mut seq = 0;
     for host in 0..stage.cluster.hosts() {
         for n in 0..keys {
             let key = Bytes::from(format!("k{n}"));
             let request = Request { layout: layout.clone(), key, dead: false };
             stage.waits_for(format!("a write of k{n} through host {host}"));
-            loop {
+            let version = loop {
                 seq += 1;
                 let op = OpId { client: ClientId(1), seq };
                 let put = (op, Guard::Always, Change::Put(Bytes::from(format!("last-{seq}"))));
-                if write_once(&stage, &reef, host, &request, put).await.is_some() {
-                    break;
+                if let Some(Changed::Done(version)) = write_once(&stage, &reef, host, &request, put).await {
+                    break version;
                 }
+                stage.pause(Duration::from_millis(20)).await;
+            };
+            stage.waits_for(format!("the watch of k{n} to show version {version}, or a later one"));
+            while shown.lock().unwrap_or_else(PoisonError::into_inner).get(&n).is_none_or(|v| *v < version) {
                 stage.pause(Duration::from_millis(20)).await;
             }
             stage.waits_for(format!("a read of k{n} through host {host}"));
@@ -359,6 +419,26 @@ pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usiz
         }
         stage.waits_for(format!("a listing through host {host}"));
         list(&stage, &layout, host, keys).await;
+    }
+}
+
+/// Watches a key in a healed cluster, and notes each version that is shown.
+async fn watch_all(
+    stage: Stage<Handles>,
+    reef: Reef,
+    request: Request,
+    n: u64,
+    shown: Arc<Mutex<BTreeMap<u64, KeyVersion>>>,
+) {
+    let mut seen = KeyVersion(0);
+    loop {
+        match watch_once(&stage, &reef, n as usize, &request, seen).await {
+            Some(version) => {
+                seen = version;
+                shown.lock().unwrap_or_else(PoisonError::into_inner).insert(n, version);
+            }
+            None => stage.pause(Duration::from_millis(20)).await,
+        }
     }
 }
 

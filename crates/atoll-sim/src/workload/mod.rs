@@ -5,6 +5,7 @@ pub mod database;
 pub mod delete;
 pub mod keyspace;
 pub mod late;
+pub mod leases;
 pub mod log;
 pub mod membership;
 pub mod native;

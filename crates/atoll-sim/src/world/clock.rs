@@ -26,6 +26,11 @@ impl Clock {
         Clock { zero: rng.below(1 << 50), speed: (1 << UNIT_BITS) - most + rng.below(2 * most + 1) }
     }
 
+    /// Sets the clock ahead.
+    pub fn jump(&mut self, nanos: u64) {
+        self.zero += nanos;
+    }
+
     /// Returns what the clock shows at the virtual time `now`.
     pub fn tick(&self, now: u64) -> Tick {
         Tick(self.zero + ((u128::from(now) * u128::from(self.speed)) >> UNIT_BITS) as u64)

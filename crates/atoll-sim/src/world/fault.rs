@@ -51,6 +51,13 @@ pub enum Fault {
         /// For how long.
         nanos: u64,
     },
+    /// The clock of the process jumps ahead, until the process ends.
+    JumpClock {
+        /// The host.
+        host: usize,
+        /// By how much, in nanoseconds of its clock.
+        nanos: u64,
+    },
     /// Frames from one host to another are held up, or released.
     Block {
         /// The sender.

@@ -16,6 +16,7 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::CrashAll { .. } => "sim.fault.crash_all",
         Fault::CrashAfterFrames { .. } => "sim.fault.crash_mid_turn",
         Fault::Pause { .. } => "sim.fault.pause",
+        Fault::JumpClock { .. } => "sim.fault.clock",
         Fault::Block { .. } => "sim.fault.one_way",
         Fault::BlockData { .. } => "sim.fault.data_cut",
         Fault::SlowLink { .. } => "sim.fault.slow_link",
@@ -86,6 +87,12 @@ impl<A: Assembly> World<A> {
                     self.queue.push(now + nanos, Event::Resume { host, life });
                     self.net.watch_silence(now, host, &mut self.queue);
                     self.publish(host);
+                }
+            }
+            Fault::JumpClock { host, nanos } => {
+                if let Some(process) = &mut self.hosts[host].process {
+                    process.clock.jump(nanos);
+                    self.plan_turn(host, now + 1);
                 }
             }
             Fault::Block { from, to, blocked } => self.net.block(now, from, to, blocked, &mut self.queue),

@@ -29,7 +29,7 @@ atoll_core::mutants! {
     /// A replica in memory that restarts takes the place of the one that has forgotten everything (§5).
     BIZUR_AMNESIA = "BizurAmnesia", caught by ["keyspaces"];
     /// A watch is answered without asking whether the leader still leads.
-    BIZUR_WATCH_UNPROVEN = "BizurWatchUnproven", caught by [];
+    BIZUR_WATCH_UNPROVEN = "BizurWatchUnproven", caught by ["keyspaces"];
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
@@ -49,4 +49,5 @@ pub const COVERAGE: &[Listed] = &[
         &["bizur.leader.recovers_first", "bizur.leader.recovers_rest"],
     ),
     listed("bizur: forgotten writes", &["bizur.bucket.stale"]),
+    listed("bizur: watches that a leader answers at a change", &["bizur.watch.notified"]),
 ];
