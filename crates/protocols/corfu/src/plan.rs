@@ -62,7 +62,8 @@ impl CorfuProvider {
         ask.extend(spec.named());
         ask.sort_unstable();
         ask.dedup();
-        let patience = if previous.is_some() { IDENTIFY_TIMEOUT } else { IDENTIFY_FOR_NEW };
+        let is_first = previous.is_none() && spec.held.is_empty();
+        let patience = if is_first { IDENTIFY_FOR_NEW } else { IDENTIFY_TIMEOUT };
         let until = self.env.now().after(patience);
         let replies = self.env.gather(&ask, Identify {}, until, |_| false).await;
         let up = replies.into_ok().map(|(_, identity)| identity).collect();
@@ -145,7 +146,11 @@ impl Choice<'_> {
             };
             return Ok((named.iter().map(one).collect::<Result<_, _>>()?, shape));
         }
-        let held = |i: &Identity| self.previous.is_some_and(|p| p.units().contains(&(i.node, i.storage)));
+        // A node that has the entries before the new ones keeps its place, whatever kind they are of.
+        let held = |i: &Identity| {
+            self.previous.is_some_and(|p| p.units().contains(&(i.node, i.storage)))
+                || self.spec.held_by(i.node) == Some(i.storage)
+        };
         ranked.sort_by_key(|i| (self.unfit(i), Reverse(self.reached(i.node)), !held(i), i.node));
         if ranked.len() < wanted {
             return Err(PlanError::TooFew { up: ranked.len(), wanted });

@@ -3,6 +3,8 @@
 
 mod cluster;
 
+use std::time::Duration;
+
 use atoll_contract::*;
 use atoll_core::level::Level;
 use atoll_core::*;
@@ -64,4 +66,37 @@ fn chains_are_shorter_while_nodes_are_down_and_as_before_afterwards() {
     }
     assert_eq!(lengths(&plan(&mut c, LogletSpec::default(), Some(&shorter)).unwrap()), [3]);
     assert_eq!(lengths(&plan(&mut c, LogletSpec::default(), Some(&fewer)).unwrap()), [2, 2]);
+}
+
+/// A log moves to CORFU while one node of three is down: the units are those that answer, and the ones that have the log's entries first.
+#[test]
+fn a_log_moves_here_while_a_node_is_down_and_its_holders_are_the_units() {
+    let mut c = of_level(3, Level(2));
+    let held: Vec<_> = [2, 3].map(|n| (NodeId(n), c.nodes[&NodeId(n)].storage)).to_vec();
+    let after_another = LogletSpec { held: held.clone(), ..corfu(&[]) };
+    let kept = plan(&mut c, after_another.clone(), None).unwrap();
+    assert_eq!(kept.active().chains[0].units, held, "those that have the entries keep their places");
+    let other_disk = LogletSpec { held: vec![(NodeId(3), StorageId(77))], ..corfu(&[]) };
+    let others = plan(&mut c, other_disk, None).unwrap();
+    assert_eq!(nodes_of(&others), [NodeId(1), NodeId(2)], "an empty disk has no claim");
+    // Nobody knows yet that the node is down, so it is asked, and the log waits for the answer as briefly as for its own kind.
+    let named = corfu(&[("replicas", "3")]);
+    c.kill(NodeId(3));
+    let began = c.env(1).now();
+    let moved = plan(&mut c, after_another.clone(), None).unwrap();
+    let took = c.env(1).now().since(began);
+    assert_eq!((nodes_of(&moved), moved.wanted), (vec![NodeId(1), NodeId(2)], (2, 1)));
+    assert!(took < Duration::from_millis(500), "appends waited {took:?}");
+    // A chain takes appends only while all of its units are up, so what was asked for in numbers is refused.
+    let three = LogletSpec { held: held.clone(), ..named };
+    assert_eq!(plan(&mut c, three, None), Err(PlanError::TooFew { up: 2, wanted: 3 }));
+    let dead = LogletSpec { held, ..corfu(&[]).place("unit", [NodeId(2), NodeId(3)]) };
+    assert_eq!(plan(&mut c, dead, None), Err(PlanError::NodeDown(NodeId(3))));
+    // With a single node left, one copy is all that there can be.
+    c.kill(NodeId(2));
+    assert_eq!(nodes_of(&plan(&mut c, after_another, None).unwrap()), [NodeId(1)]);
+}
+
+fn nodes_of(projection: &Projection) -> Vec<NodeId> {
+    projection.units().into_iter().map(|(node, _)| node).collect()
 }
