@@ -115,6 +115,40 @@ pub enum ProjectionError {
     Boundary(u64, &'static str),
 }
 
+impl ProjectionError {
+    /// Returns this error as one of a value that cannot be decoded, for those who know only such errors.
+    pub fn as_decode_error(&self) -> DecodeError {
+        let (what, value, allowed) = match self {
+            ProjectionError::Undecodable(error) => return error.clone(),
+            ProjectionError::Empty => ("number of ranges of a projection", 0, "at least one"),
+            ProjectionError::TooMany(n) => ("number of ranges of a projection", *n as u64, "2000 at most"),
+            ProjectionError::Gap(at, _) => {
+                ("position in no range of a projection", *at, "ranges that follow each other without gaps")
+            }
+            ProjectionError::Overlap(at) => {
+                ("position in two ranges of a projection", *at, "ranges that do not overlap")
+            }
+            ProjectionError::Ends(start, _) => {
+                ("range of a projection", *start, "ranges that are not empty, of which only the last is open")
+            }
+            ProjectionError::ChainLength { units, .. } => {
+                ("number of units in a chain of a projection", *units as u64, "1 to 9")
+            }
+            ProjectionError::NoStripe(_) => ("stripe of a projection", 0, "at least one position"),
+            ProjectionError::UnknownUnit(unit) => {
+                ("node of a unit in a projection", u64::from(unit.0.0), "units that are known")
+            }
+            ProjectionError::AddressTwice { node, .. } => (
+                "node of a unit in a projection",
+                u64::from(node.0),
+                "units on which no two positions have the same address",
+            ),
+            ProjectionError::Boundary(at, _) => ("change of a projection", *at, "at the end of a round"),
+        };
+        DecodeError::Invalid { what, value, allowed }
+    }
+}
+
 /// A projection; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {

@@ -12,7 +12,7 @@ use atoll_contract::{
     Unavailability,
 };
 use atoll_core::testing::hit;
-use atoll_core::{BoxFuture, Decode, DecodeError, Directory, Encode, Env, NodeId};
+use atoll_core::{BoxFuture, Decode, Directory, Encode, Env, NodeId};
 use atoll_loglet_store::batches;
 use atoll_loglet_store::message::LogletStatus;
 use atoll_loglet_store::status::{ask_status, delete_here, held_here};
@@ -20,7 +20,7 @@ use atoll_loglet_store::status::{ask_status, delete_here, held_here};
 use crate::client::ClientOptions;
 use crate::loglet::CorfuLoglet;
 use crate::loglet::sealed::SealedAt;
-use crate::projection::{Projection, ProjectionError};
+use crate::projection::Projection;
 use crate::reasons;
 use crate::rebuild::Copying;
 use crate::roles::UNIT;
@@ -54,14 +54,7 @@ impl std::fmt::Debug for CorfuProvider {
 }
 
 fn parse(config: &Bytes) -> Result<Projection, PlanError> {
-    Projection::parse(config).map_err(|error| match error {
-        ProjectionError::Undecodable(error) => PlanError::Unreadable(error),
-        _ => PlanError::Unreadable(DecodeError::Invalid {
-            what: "projection",
-            value: 0,
-            allowed: "a valid one",
-        }),
-    })
+    Projection::parse(config).map_err(|error| PlanError::Unreadable(error.as_decode_error()))
 }
 
 impl CorfuProvider {

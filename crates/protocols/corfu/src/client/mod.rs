@@ -99,6 +99,9 @@ pub enum Stop {
     /// The position is below the first range, or was trimmed.
     #[error("the position was trimmed")]
     Trimmed,
+    /// A node does not hold the unit that the projection names: its data directory was lost or replaced (corfu-C16).
+    #[error("a node has another data directory than the projection names for its unit")]
+    WrongUnit,
     /// A unit did not answer in time, or refused.
     #[error("unavailable: {0}")]
     Unavailable(Unavailability),
@@ -200,7 +203,8 @@ pub fn refusal(verdict: &Verdict) -> Stop {
         Verdict::Gone {} => Stop::Gone,
         Verdict::Deleted {} => Stop::Trimmed,
         Verdict::DiskFull {} => Stop::Unavailable(Unavailability::DiskFull),
-        Verdict::StorageFailed {} | Verdict::WrongIdentity {} | Verdict::Damaged { .. } => {
+        Verdict::WrongIdentity {} => Stop::WrongUnit,
+        Verdict::StorageFailed {} | Verdict::Damaged { .. } => {
             Stop::Unavailable(Unavailability::StorageFailed)
         }
         Verdict::Busy {} => Stop::Unavailable(Unavailability::Busy),

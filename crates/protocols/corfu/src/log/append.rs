@@ -18,6 +18,7 @@ impl CorfuLog {
         loop {
             let position = self.take(until).await?;
             if self.write_at(position, token, &data, until).await? {
+                self.has_written(position + 1);
                 return Ok(position);
             }
             // Nothing of it is at the lost position, so the token may be used again.

@@ -203,9 +203,10 @@ impl CorfuLog {
             return Err(LogError::NotSealed);
         };
         let addresses = stretch.addresses_of(chain);
-        let (until, bytes) = (self.client.op_end(), self.client.options.step_bytes);
+        let bytes = self.client.options.step_bytes;
         let mut at = addresses.start;
         while at < addresses.end {
+            let until = self.client.op_end();
             let found = self.client.look(view, source, at..addresses.end, bytes, until).await?;
             for (piece, content) in found {
                 let (first, end) = piece.span();

@@ -20,13 +20,38 @@ use std::sync::{Arc, Mutex};
 use atoll_contract::register::{Nonce, Register, RegisterError, Version, Written};
 use atoll_contract::{LogletId, Unavailability};
 use atoll_core::sync::lock;
-use atoll_core::{Encode, Env};
+use atoll_core::{Encode, Env, NodeId};
+use bytes::Bytes;
 
 use crate::client::{Client, ClientOptions, Stop, View};
 use crate::message::Token;
 use crate::projection::{Projection, ProjectionError};
 
 pub use read::Entry;
+
+/// What the names of the registers of logs start with; the name of the log follows.
+pub const REGISTER_PREFIX: &str = "corfu/";
+/// Every position of a log is below this one. No log gets there; the limit keeps sums of positions in range.
+pub const MAX_POSITION: u64 = 1 << 60;
+
+/// Returns the identity of the log with this name on its units. It is not random, so that a log needs nothing but its register. Bits 31
+/// and 30 are 0, so it is never taken for a Loglet of a chain, and nobody collects it as one that no chain names.
+pub fn id_of(name: &str) -> LogletId {
+    // FNV-1a. Part numbers have no meaning here.
+    let step = |hash: u128, byte: &u8| {
+        (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    };
+    let all = [REGISTER_PREFIX.as_bytes(), name.as_bytes()].concat();
+    let hash = all.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, step);
+    LogletId(hash & !(3 << 30)).whole()
+}
+
+/// Returns the nodes that hold something of the log with this register value. None if the value cannot be read.
+pub fn nodes_of(value: &Bytes) -> Option<Vec<NodeId>> {
+    let projection = Projection::parse(value).ok()?;
+    let units = projection.units().into_iter().map(|unit| unit.0);
+    Some(units.chain([projection.sequencer.0]).collect())
+}
 
 /// Why an operation on a log failed, and whether it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,9 +66,24 @@ pub enum LogError {
     /// The register has no projection that can be used.
     #[error("the projection cannot be used: {0}")]
     Projection(#[from] ProjectionError),
-    /// There is no projection yet, or the log exists already.
+    /// The register was never written: there is no such log.
+    #[error("there is no such log")]
+    NotThere,
+    /// The register holds another version than the projection in it says.
     #[error("the register holds version {0}, which was not expected")]
     Version(u64),
+    /// The position is not below the tail, so there is nothing to fill or trim. Nothing was changed.
+    #[error("position {position} is beyond the tail, which is {tail}")]
+    BeyondTail {
+        /// The requested position.
+        position: u64,
+        /// The position above every one that is written.
+        tail: u64,
+    },
+    /// A node does not hold the unit that the projection names: its data directory was lost or replaced. Replace the unit. An append did
+    /// not happen.
+    #[error("a node has another data directory than the projection names for its unit")]
+    WrongUnit,
     /// Another reconfiguration was faster; nothing was changed by this one.
     #[error("another reconfiguration was faster")]
     Overtaken,
@@ -59,6 +99,7 @@ impl From<Stop> for LogError {
     fn from(stop: Stop) -> Self {
         match stop {
             Stop::Unavailable(why) => LogError::Unavailable(why),
+            Stop::WrongUnit => LogError::WrongUnit,
             Stop::Gone => LogError::Gone,
             Stop::Sealed | Stop::Trimmed => LogError::Unavailable(Unavailability::NoQuorum),
         }
@@ -86,6 +127,8 @@ pub struct CorfuLog {
 struct State {
     view: Option<View>,
     token: Token,
+    /// All positions below this one are written, or somebody took them: something above was written.
+    written: u64,
 }
 
 impl CorfuLog {
@@ -93,7 +136,7 @@ impl CorfuLog {
     pub fn new(env: Env, log: LogletId, register: Arc<dyn Register>, options: ClientOptions) -> Self {
         let token = Token { client: env.random(), number: 0 };
         let client = Client { env, log, options: Arc::new(options) };
-        CorfuLog { client, register, state: Arc::new(Mutex::new(State { view: None, token })) }
+        CorfuLog { client, register, state: Arc::new(Mutex::new(State { view: None, token, written: 0 })) }
     }
 
     /// Writes the first projection, of epoch 1. It is durable on return.
@@ -114,6 +157,9 @@ impl CorfuLog {
     /// Reads the newest projection.
     pub async fn refresh(&self) -> Result<View, LogError> {
         let read = self.register.read().await?;
+        if read.version == Version(0) {
+            return Err(LogError::NotThere);
+        }
         let projection = Projection::parse(&read.value)?;
         if read.version != Version(projection.epoch) {
             return Err(LogError::Version(read.version.0));
@@ -149,6 +195,23 @@ impl CorfuLog {
         state.token
     }
 
+    fn has_written(&self, below: u64) {
+        let mut state = lock(&self.state);
+        state.written = state.written.max(below);
+    }
+
+    /// Refuses a position at which nothing is written, and nothing above, either. A fill or a trim there would move the tail up to it, with
+    /// junk in between. Costs nothing if this client knows that the tail is above.
+    pub async fn check_below_tail(&self, position: u64) -> Result<(), LogError> {
+        if position < lock(&self.state).written {
+            return Ok(());
+        }
+        match self.tail().await? {
+            tail if position < tail => Ok(()),
+            tail => Err(LogError::BeyondTail { position, tail }),
+        }
+    }
+
     /// Returns the position above every one that is written now (the paper's check). It may fall after a sequencer is replaced (corfu-C12):
     /// it counts what was written, not what was given out.
     pub async fn tail(&self) -> Result<u64, LogError> {
@@ -156,7 +219,11 @@ impl CorfuLog {
         let mut view = self.view().await?;
         loop {
             match self.client.probe(&view).await {
-                Ok(tails) if tails.covers(&view) => return Ok(tails.written_above(&view)),
+                Ok(tails) if tails.covers(&view) => {
+                    let tail = tails.written_above(&view);
+                    self.has_written(tail);
+                    return Ok(tail);
+                }
                 Err(Stop::Sealed) => view = self.newer(view.epoch(), until).await?,
                 Err(stop @ Stop::Gone) => return Err(stop.into()),
                 Ok(_) | Err(_) => {}

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use atoll_contract::Unavailability;
 use atoll_core::testing::hit;
 
-use super::{CorfuLog, LogError};
+use super::{CorfuLog, LogError, MAX_POSITION};
 use crate::client::{Stop, View, refusal};
 use crate::message::{Erase, Piece, TrimTo, Verdict};
 
@@ -26,10 +26,14 @@ impl CorfuLog {
     /// Reads a position from the tail of its chain. A hole below other positions is filled after a while, so no reader passes one that is
     /// not decided (corfu-C13, corfu-K8).
     pub async fn read(&self, position: u64) -> Result<Entry, LogError> {
+        if position >= MAX_POSITION {
+            return Ok(Entry::Unwritten);
+        }
         let until = self.client.op_end();
         let first_seen = self.client.env.now();
         let mut view = self.view().await?;
         loop {
+            let mut why = Stop::Unavailable(Unavailability::NoQuorum);
             match self.read_once(&view, position).await {
                 Ok(Entry::Unwritten) => {
                     // The tail may be one that was replaced: only the register says that it was not (corfu-C9).
@@ -52,10 +56,11 @@ impl CorfuLog {
                 }
                 Err(stop @ Stop::Gone) => return Err(stop.into()),
                 Err(Stop::Trimmed) => return Ok(Entry::Trimmed),
-                Err(_) => {}
+                // Another projection may be on its way, in which another unit is the tail.
+                Err(stop) => why = stop,
             }
             if !self.client.pause(until).await {
-                return Err(LogError::Unavailable(Unavailability::NoQuorum));
+                return Err(why.into());
             }
         }
     }
@@ -73,8 +78,12 @@ impl CorfuLog {
         })
     }
 
-    /// Fills a position: it is complete on return, with what an append has written at the head of its chain, or with junk.
+    /// Fills a position: it is complete on return, with what an append has written at the head of its chain, or with junk. The
+    /// tail is above it afterwards, see [`CorfuLog::check_below_tail`].
     pub async fn fill(&self, position: u64) -> Result<(), LogError> {
+        if position >= MAX_POSITION {
+            return Err(LogError::BeyondTail { position, tail: MAX_POSITION });
+        }
         self.fill_range(position, position.saturating_add(1)).await
     }
 
@@ -95,6 +104,9 @@ impl CorfuLog {
 
     /// Trims one position, which is complete: it is deleted on all units of its chain.
     pub async fn trim(&self, position: u64) -> Result<(), LogError> {
+        if position >= MAX_POSITION {
+            return Err(LogError::BeyondTail { position, tail: MAX_POSITION });
+        }
         let until = self.client.op_end();
         let mut view = self.view().await?;
         'again: loop {

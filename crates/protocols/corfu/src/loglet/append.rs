@@ -154,6 +154,9 @@ impl<'a> Append<'a> {
                 Wrote::NotBegun(Stop::Unavailable(why)) if !self.begun => {
                     return Err(Halt::Failed(AppendError::NotAppended(why)));
                 }
+                Wrote::NotBegun(Stop::WrongUnit) if !self.begun => {
+                    return Err(Halt::Failed(AppendError::NotAppended(Unavailability::StorageFailed)));
+                }
                 Wrote::Unfinished(stop) | Wrote::NotBegun(stop) => return Err(failed(stop)),
             }
             at += u64::from(count);
@@ -219,7 +222,7 @@ impl<'a> Append<'a> {
 fn failed(stop: Stop) -> Halt {
     Halt::Failed(match stop {
         Stop::Sealed | Stop::Gone => AppendError::Sealed,
-        Stop::Trimmed => AppendError::Unknown(Unavailability::StorageFailed),
+        Stop::Trimmed | Stop::WrongUnit => AppendError::Unknown(Unavailability::StorageFailed),
         Stop::Unavailable(why) => AppendError::Unknown(why),
     })
 }

@@ -108,6 +108,7 @@ pub(crate) fn loglet_error(stop: Stop) -> LogletError {
     match stop {
         Stop::Gone => LogletError::Gone,
         Stop::Unavailable(why) => LogletError::Unavailable(why),
+        Stop::WrongUnit => LogletError::Unavailable(Unavailability::StorageFailed),
         Stop::Sealed | Stop::Trimmed => LogletError::Unavailable(Unavailability::NoQuorum),
     }
 }
