@@ -3,8 +3,9 @@
 
 On five nodes with segments of three servers, the log is extended to other servers and other sequencers, converged and disaggregated, with
 64 appends in flight and truncates in between. Then one node changes from native to local and back. Then the log moves from three nodes to
-five, and to three others. With `--loglet local`, the log moves from node to node instead of from servers to servers. No append fails, and
-none is lost or doubled. The pause of a change is the longest gap between two acknowledgements from the start of its command to 1 s after
+five, and to three others. With `--loglet local`, the log moves from node to node instead of from servers to servers; with `--loglet corfu`,
+the servers are the units of one chain; with `--loglet striped`, the sequencer orders the first of two stripes. No append fails, and none is
+lost or doubled. The pause of a change is the longest gap between two acknowledgements from the start of its command to 1 s after
 its return. In the first part, the pauses have a median of at most 10 ms and a 99th percentile of at most 50 ms, and the median of the last
 pauses is at most 1.5 times that of the first, plus 3 ms.
 """
@@ -70,9 +71,15 @@ def keep(drill, kind, windows, pauses_ms, acks):
 
 def placed(drill, servers, sequencer):
     """Words that place the next Loglet of the drill's kind. One with a single copy goes where the sequencer would."""
-    if drill.args.loglet == "local":
-        return ["--loglet", "local", "--servers", sequencer]
-    return ["--loglet", drill.args.loglet, "--servers", ",".join(map(str, servers)), "--sequencer", sequencer]
+    kind, nodes = drill.args.loglet, ",".join(map(str, servers))
+    if kind == "local":
+        return ["--loglet", kind, "--servers", sequencer]
+    if kind == "corfu":
+        return ["--loglet", kind, "--place", f"unit={nodes}", "--sequencer", sequencer]
+    if kind == "striped":
+        # The stripes take turns: the first is ordered by the sequencer, the second by a server.
+        return ["--loglet", kind, "--servers", nodes, "--place", f"sequencer={sequencer},{servers[0]}"]
+    return ["--loglet", kind, "--servers", nodes, "--sequencer", sequencer]
 
 
 def changed(cluster, since, least):
@@ -198,7 +205,7 @@ if __name__ == "__main__":
     Drill(
         "planned_change",
         __doc__,
-        refuses={"striped": "each change names the one node that orders the appends"},
+        refuses={},
         changes=(200, 10, "how many extends"),
         swaps=(20, 4, "how many changes of kind on one node"),
         pauses=("", "", "a file that gets every pause of the first part, as JSON lines"),
