@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId};
-use atoll_core::Ticket;
+use atoll_core::{NodeId, Ticket};
 use atoll_log::LogRecord;
 use atoll_log::virtual_log::{ReconfigError, Step, VirtualLog};
 use bytes::Bytes;
@@ -50,6 +50,30 @@ fn an_extend_gets_its_turn_among_trims() {
         c.run(1, all).unwrap();
     }
     assert_eq!(log.chain().unwrap().chain.trim(), LogPos(3_000));
+}
+
+/// A segment with few servers between two others does not make the log forget who had a place before it.
+#[test]
+fn a_plan_knows_who_holds_entries_of_the_newest_segments() {
+    let mut c = Cluster::new(47, 5);
+    let log = c.created("memory");
+    let extend = |c: &mut Cluster, servers: &[u32]| {
+        let log = c.log(1, "log");
+        let spec = LogletSpec::default().place("server", servers.iter().map(|n| NodeId(*n)));
+        let extend = log.extend(spec);
+        c.run(1, extend).unwrap().unwrap();
+        c.servers.last_held().into_iter().map(|node| node.0).collect::<Vec<_>>()
+    };
+    fill(&mut c, &log, 1);
+    assert_eq!(extend(&mut c, &[4]), [1, 2, 3]);
+    let record = LogRecord {
+        op: OpId { client: ClientId(2), seq: 1 },
+        floor: None,
+        payload: Bytes::from_static(b"entry"),
+    };
+    let ticket = log.submit(vec![record]).unwrap();
+    c.run(1, ticket).unwrap().unwrap();
+    assert_eq!(extend(&mut c, &[1, 4, 5]), [4, 1, 2, 3], "the newest first, each once");
 }
 
 #[test]

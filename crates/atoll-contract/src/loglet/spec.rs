@@ -26,8 +26,8 @@ pub struct LogletSpec {
     pub avoid: Vec<NodeId>,
     /// For each role, nodes to avoid in it if possible, for example because they have it in another part of the same Loglet.
     pub avoid_in: BTreeMap<String, Vec<NodeId>>,
-    /// The nodes that hold entries of the Loglet before the new one, of whatever kind, with the identities of their data directories. One
-    /// that does not answer may still be chosen: a Loglet with a majority that is up works without it. The log fills this in.
+    /// The nodes that hold entries of the log's newest Loglets, of whatever kinds, with the identities of their data directories. One that
+    /// does not answer may still be chosen: a Loglet with a majority that is up works without it. The log fills this in.
     pub held: Vec<(NodeId, StorageId)>,
 }
 
@@ -61,7 +61,7 @@ impl LogletSpec {
         self.avoid_in.get(role).is_some_and(|nodes| nodes.contains(&node))
     }
 
-    /// Returns the data directory of a node that holds entries of the Loglet before.
+    /// Returns the data directory of a node that holds entries of one of the newest Loglets.
     pub fn held_by(&self, node: NodeId) -> Option<StorageId> {
         self.held.iter().find(|(holder, _)| *holder == node).map(|(_, storage)| *storage)
     }

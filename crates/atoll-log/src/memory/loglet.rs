@@ -74,7 +74,8 @@ impl LogletProvider for MemoryProvider {
     ) -> BoxFuture<'a, Result<Bytes, PlanError>> {
         Box::pin(async move {
             self.at.step().await;
-            let s = lock(&self.at.servers.state);
+            let mut s = lock(&self.at.servers.state);
+            s.held = spec.held.iter().map(|(node, _)| *node).collect();
             let usable = |n: &&NodeId| !s.faults.stopped.contains(n) && !spec.avoid.contains(n);
             let mut servers: Vec<NodeId> = match spec.placed("server") {
                 Some(servers) => servers.to_vec(),

@@ -104,6 +104,8 @@ struct Servers {
     entries_read: u64,
     tombstones: BTreeSet<LogletId>,
     cells: BTreeMap<String, Cell>,
+    /// The nodes that the last specification named as holders of entries.
+    held: Vec<NodeId>,
 }
 
 /// The servers of a test: all durable state, and the faults. Cheap to clone; all clones share one state.
@@ -125,6 +127,11 @@ impl MemoryServers {
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut lock(&self.state).faults);
         self.changed.notify();
+    }
+
+    /// Returns the nodes that held entries, according to the specification of the Loglet that was planned last.
+    pub fn last_held(&self) -> Vec<NodeId> {
+        lock(&self.state).held.clone()
     }
 
     /// Returns the Loglets as one node sees them, as a kind with this name. With `keeps_order` false, appends in flight overtake each

@@ -21,6 +21,10 @@ use atoll_contract::loglet::{
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
+/// Nodes that hold entries of so many of the newest segments may get a place in the next one while they are down. The last segment alone is
+/// not enough: if it has fewer servers than the next one, a node may have had its place in the one before.
+pub(super) const HOLDERS_OF: usize = 8;
+
 /// The successor of the active segment.
 #[derive(Clone)]
 struct Successor {
@@ -94,17 +98,29 @@ impl Shared {
         let kind = spec.kind.as_deref().unwrap_or(&active.kind);
         let provider = self.registry.provider(kind)?.clone();
         let previous = (active.kind == provider.kind()).then_some(&active.config);
-        spec.held = self.holders_of(active);
+        spec.held = self.holders_in(chain.chain.segments().iter().rev().take(HOLDERS_OF));
         let config = provider.plan(&spec, previous).await?;
         let id = self.draw_loglet(Origin::Extend(from));
         let next = Successor { id, kind: provider.kind().to_owned(), config, provider: Some(provider) };
         self.replace_active(from, next, purpose).await
     }
 
-    /// Returns the nodes that hold entries of a segment, whatever its kind. Empty if this program does not know the kind.
-    pub(super) fn holders_of(&self, segment: &Segment) -> Vec<(NodeId, StorageId)> {
-        let provider = self.registry.provider(&segment.kind);
-        provider.map_or(Vec::new(), |provider| provider.duties(&segment.config).holders().collect())
+    /// Returns the nodes that hold entries of these segments, whatever their kinds, with their data directories according to the first
+    /// segment that names them. A kind that this program does not know counts as naming nobody.
+    pub(super) fn holders_in<'a>(
+        &self,
+        segments: impl Iterator<Item = &'a Segment>,
+    ) -> Vec<(NodeId, StorageId)> {
+        let mut held: Vec<(NodeId, StorageId)> = Vec::new();
+        for segment in segments {
+            let Ok(provider) = self.registry.provider(&segment.kind) else { continue };
+            for (node, storage) in provider.duties(&segment.config).holders() {
+                if held.iter().all(|(known, _)| *known != node) {
+                    held.push((node, storage));
+                }
+            }
+        }
+        held
     }
 
     /// Ends the log: the successor is a segment that never takes appends.

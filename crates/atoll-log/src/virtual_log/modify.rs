@@ -8,6 +8,7 @@ use bytes::Bytes;
 use atoll_core::Tick;
 use atoll_core::testing::hit;
 
+use super::extend::HOLDERS_OF;
 use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
@@ -43,7 +44,8 @@ impl Shared {
         let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(loglet)) };
         let provider = self.registry.provider(spec.kind.as_deref().unwrap_or(&segment.kind))?.clone();
         let previous = (segment.kind == provider.kind()).then_some(&segment.config);
-        spec.held = self.holders_of(&segment);
+        let newest = chain.chain.segments().iter().rev().take(HOLDERS_OF);
+        spec.held = self.holders_in(std::iter::once(&segment).chain(newest));
         let config = provider.plan(&spec, previous).await?;
         let id = self.draw_loglet(Origin::Modify(loglet));
         let start = segment.start.max(chain.chain.trim()).min(stop);
