@@ -81,6 +81,8 @@ atoll_core::record! {
         pub orderers: Vec<NodeId>,
         /// How often servers, aggregators and orderers send what is new, in microseconds.
         pub interval_us: u32,
+        /// The number of shards and of servers of each, if enough nodes are up. The next Loglet has as many.
+        pub wanted: (u32, u32),
         /// The ordering log.
         pub ordering: OrderingSpec,
     }
@@ -193,8 +195,9 @@ pub(crate) mod tests {
 
     pub fn config(shards: Vec<ShardSpec>) -> ScalogConfig {
         let ordering = OrderingSpec { kind: "log".to_owned(), config: Bytes::new() };
-        let (aggregators, orderers) = (Vec::new(), vec![NodeId(1)]);
-        ScalogConfig { format: CONFIG_FORMAT, shards, aggregators, orderers, interval_us: 100, ordering }
+        let (aggregators, orderers, wanted) = (Vec::new(), vec![NodeId(1)], (1, 2));
+        let (format, interval_us) = (CONFIG_FORMAT, 100);
+        ScalogConfig { format, shards, aggregators, orderers, interval_us, wanted, ordering }
     }
 
     #[test]

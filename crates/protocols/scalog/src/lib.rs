@@ -29,11 +29,15 @@
 //! - *Aggregators forward the counts of each server*, also where they know all servers of a shard, because a minimum over part of a shard
 //!   would be wrong after a restart (scalog-S6).
 //! - *keeps_order is false*: the records of two segments are ordered by cuts.
+//! - *The ordering log is a single Loglet on a node* (`provider.rs`, `KindLogs`), not a virtual log. Without its sequencer nothing is
+//!   acknowledged. Then a seal of the whole seals the ordering log itself, and the virtual log above continues with another Scalog Loglet.
+//!   `ordering.rs` says why that is safe although the sealed tails of a native Loglet may differ.
 //!
 //! # Not offered yet
 //!
-//! - A node runs no Scalog Loglets yet: the crate is not in the list of protocols, and a node offers no virtual log as an ordering log.
-//!   Until then, an ordering log is a single Loglet (`provider.rs`, `KindLogs`).
+//! - A node runs no Scalog Loglets yet: the crate is not in the list of protocols. Nor does a node offer virtual logs as ordering logs,
+//!   which [`ScalogPlugin::over`] takes.
+//! - Adding and ending shards from the command line: `ScalogLoglet::add_shard` and `ScalogLoglet::finalize` do it in the process.
 //! - setShardPolicy and subscribe as in the paper, views that are pushed to clients, gRPC and verbs, and the paper's applications.
 //! - Copies of the records of a shard that has ended and lost a server.
 //! - An exhaustive check of a small configuration.

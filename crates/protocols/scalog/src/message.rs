@@ -184,6 +184,8 @@ pub struct Follow {
     pub loglet: LogletId,
     /// The number of entries before the first one.
     pub from: u64,
+    /// Whether the ordering log is sealed. These entries may be of no effect for clients: nothing is acknowledged any more.
+    pub ended: bool,
     /// The entries. An empty one is not ours, like a pad.
     pub entries: Vec<Bytes>,
 }
@@ -192,12 +194,14 @@ impl Encode for Follow {
     fn encode(&self, out: &mut BytesMut) {
         self.loglet.encode(out);
         self.from.encode(out);
+        self.ended.encode(out);
     }
 }
 
 impl Decode for Follow {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Follow { loglet: LogletId::decode(from)?, from: u64::decode(from)?, entries: Vec::new() })
+        let (loglet, first, ended) = (LogletId::decode(from)?, u64::decode(from)?, bool::decode(from)?);
+        Ok(Follow { loglet, from: first, ended, entries: Vec::new() })
     }
 }
 
@@ -371,7 +375,7 @@ pub const FORMATS: &[Format] = &[
         let orderers = vec![atoll_core::NodeId(1)];
         let aggregators = vec![Aggregator { node: atoll_core::NodeId(2), parent: None }];
         let shards = vec![shard(0), shard(1)];
-        ScalogConfig { format: CONFIG_FORMAT, shards, aggregators, orderers, interval_us: 100, ordering }
-            .to_bytes()
+        let (format, interval_us, wanted) = (CONFIG_FORMAT, 100, (2, 2));
+        ScalogConfig { format, shards, aggregators, orderers, interval_us, wanted, ordering }.to_bytes()
     }),
 ];

@@ -198,6 +198,11 @@ impl Order {
         Ok(())
     }
 
+    /// Gives up the records below a number, for a reader of a log that takes no more entries.
+    pub fn raise_trim(&mut self, to: u64) {
+        self.trim = self.trim.max(to.min(self.base));
+    }
+
     /// Applies an entry of the ordering log that is not one of ours, like a pad.
     pub fn skip(&mut self) {
         self.applied += 1;

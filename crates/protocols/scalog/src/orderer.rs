@@ -57,6 +57,8 @@ struct Ordered {
     proposed: BTreeMap<u32, Vec<u64>>,
     proposing: bool,
     proposed_at: Tick,
+    /// Whether the ordering log is sealed.
+    ended: bool,
     stuck: BTreeMap<u32, Stuck>,
 }
 
@@ -93,8 +95,8 @@ impl Orderer {
         out.run("scalog.follow", Box::pin(follows));
         let (order, reports, proposed, stuck) =
             (Order::new(&config), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let one =
-            Ordered { config, order, log, reports, proposed, proposing: false, proposed_at: now, stuck };
+        let (proposing, proposed_at, ended) = (false, now, false);
+        let one = Ordered { config, order, log, reports, proposed, proposing, proposed_at, ended, stuck };
         self.loglets.insert(loglet, one);
     }
 
@@ -123,6 +125,7 @@ impl Orderer {
         let Some(one) = self.loglets.get_mut(&m.loglet) else {
             return out.reply(from, Followed { applied: None }, Lsn::NONE);
         };
+        one.ended |= m.ended;
         for (at, bytes) in (m.from..).zip(m.entries) {
             if at != one.order.applied() {
                 break;
@@ -160,7 +163,7 @@ impl Orderer {
     fn propose(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let (stuck_after, timeout) = (self.options.stuck_after, self.options.propose_timeout);
         let Some(one) = self.loglets.get_mut(&loglet) else { return };
-        if one.proposing || one.order.is_sealed() {
+        if one.proposing || one.ended || one.order.is_sealed() {
             return;
         }
         let cut = one.cut();

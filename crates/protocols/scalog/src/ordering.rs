@@ -1,8 +1,12 @@
 //! The ordering log: who opens it, who writes to it, and who follows it.
 //!
-//! This crate knows the log only as a [`Loglet`]. It must be a virtual log of Loglets that survive the loss of a server: never a bare
-//! register, in which an entry can be overwritten before everybody has seen it (scalog-S7), and never a single Loglet, which becomes
-//! unavailable with its sequencer, and in which entries may turn up that nobody ever read before a seal (scalog.md §10).
+//! This crate knows the log only as a [`Loglet`]: never a bare register, in which an entry can be overwritten before everybody has seen it
+//! (scalog-S7). It may be a virtual log, or a single Loglet that survives the loss of a server. A single one becomes unavailable with its
+//! sequencer. Then a seal of the whole seals the ordering log itself, and the virtual log above continues with another Loglet.
+//!
+//! A sealed ordering log may have entries that nobody read before the seal, and its sealed tails may differ (vlog-L5). So what a follower
+//! reads from a sealed log comes with the news that the log has ended, and a server acknowledges nothing from then on: each acknowledged
+//! record is below an open tail of the ordering log, and so below every sealed one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    AppendError, Batch, ClientId, Duties, Entry, Loglet, LogletError, LogletId, LogletSpec, Offset, OpId,
-    PlanError, ReadError, ReadFrom, Unavailability,
+    AppendError, Batch, ClientId, Duties, Entry, Evidence, Loglet, LogletError, LogletId, LogletSpec, Offset,
+    OpId, PlanError, ReadError, ReadFrom, Reason, Tail, Unavailability,
 };
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Encode, Env, NodeId, RoleKind, Tick};
@@ -22,8 +26,8 @@ use crate::message::Follow;
 use crate::mutants;
 use crate::order::OrderEntry;
 
-/// The part of a Loglet that is its ordering log, as a number of [`LogletId::part`]. Segments have lower numbers.
-pub const ORDERING_PART: u8 = 255;
+/// The part of a Loglet that is its ordering log, as a number of [`LogletId::part`]. Segments have higher numbers.
+pub const ORDERING_PART: u8 = 1;
 /// The most bytes of entries that a follower reads at a time.
 const PAGE_BYTES: usize = 256 * 1024;
 /// The most entries that a follower passes on at a time.
@@ -54,14 +58,19 @@ pub trait OrderingLogs: Send + Sync + fmt::Debug {
     /// Returns which node does what for it.
     fn duties(&self, spec: &OrderingSpec) -> Duties;
 
-    /// Returns whether these nodes suffice to append to it, possibly after it was reconfigured.
-    fn can_append(&self, spec: &OrderingSpec, reached: &dyn Fn(NodeId) -> bool) -> bool;
+    /// Returns whether these nodes suffice to end it: to seal it, or to append a seal to it.
+    fn can_end(&self, spec: &OrderingSpec, reached: &dyn Fn(NodeId) -> bool) -> bool;
+
+    /// Returns why it cannot stay as it is, if there is a reason. Nothing is acknowledged without it.
+    fn reason(&self, _spec: &OrderingSpec, _evidence: &Evidence<'_>) -> Option<Reason> {
+        None
+    }
 }
 
 /// Appends an entry to the ordering log. All entries may be applied twice, so an attempt with an unknown outcome is simply repeated.
 ///
 /// # Errors
-/// The log was deleted, or did not take the entry until the time was up. The entry may still be applied.
+/// The log was deleted or sealed, or did not take the entry until the time was up. The entry may still be applied.
 pub async fn write(
     env: &Env,
     log: &Arc<dyn Loglet>,
@@ -73,11 +82,11 @@ pub async fn write(
         let batch = Batch::of([Entry { op, payload: entry.to_bytes() }]);
         let why = match log.append(batch).await {
             Ok(Ok(_)) => return Ok(()),
-            // The ordering log is never sealed from outside, except by its deletion.
-            Ok(Err(AppendError::Sealed)) => match log.check_tail().await {
-                Err(LogletError::Gone) => return Err(LogletError::Gone),
-                _ => Unavailability::NoQuorum,
-            },
+            Ok(Err(AppendError::Sealed)) => {
+                let is_gone = log.check_tail().await == Err(LogletError::Gone);
+                let ended = LogletError::Unavailable(Unavailability::NoSequencer);
+                return Err(if is_gone { LogletError::Gone } else { ended });
+            }
             Ok(Err(AppendError::NotAppended(why) | AppendError::Unknown(why))) => why,
             Ok(Err(AppendError::Forgotten)) => Unavailability::Busy,
             Err(_) => return Err(LogletError::Unavailable(Unavailability::Stopping)),
@@ -96,26 +105,33 @@ pub async fn read(log: &Arc<dyn Loglet>, from: u64, to: u64) -> Result<Vec<Bytes
     Ok(entries.map(|entry| if entry.is_pad() { Bytes::new() } else { entry.payload }).collect())
 }
 
-/// Gives a role of this node the entries of the ordering log, in their order and without gaps (scalog-S7), until the log is deleted or the
-/// role wants no more. The role says where to continue.
+/// Waits until the tail of the ordering log may be above `above`, or the log is sealed, and returns the tail. It may return early.
+pub async fn next_tail(log: &Arc<dyn Loglet>, above: u64) -> Result<Tail, LogletError> {
+    let tail = log.wait_tail(Offset(above)).await?;
+    // The end that a wait reports may be too low.
+    if tail.sealed.is_some() { log.check_tail().await } else { Ok(tail) }
+}
+
+/// Gives a role of this node the entries of the ordering log, in their order and without gaps (scalog-S7), until the log is sealed or
+/// deleted, or the role wants no more. The role says where to continue.
 pub async fn follow(env: Env, log: Arc<dyn Loglet>, loglet: LogletId, role: RoleKind, from: u64) {
     let mut at = from;
     loop {
-        let tail = match log.wait_tail(Offset(at)).await {
-            Ok(tail) => tail.at.0,
+        let tail = match next_tail(&log, at).await {
+            Ok(tail) if tail.at.0 > at || tail.sealed.is_some() => tail,
             Err(LogletError::Gone) => return,
-            Err(_) => at,
+            _ => {
+                env.sleep(PAUSE).await;
+                continue;
+            }
         };
-        if tail <= at {
-            env.sleep(PAUSE).await;
-            continue;
-        }
-        let mut entries = match read(&log, at, tail).await {
+        let (end, ended) = (tail.at.0, tail.sealed.is_some());
+        let entries = if end > at { read(&log, at, end).await } else { Ok(Vec::new()) };
+        let mut entries = match entries {
             Ok(entries) => entries,
             Err(ReadError::Gone) => return,
-            Err(error) => {
+            Err(_) => {
                 hit("scalog.follow.error");
-                let _ = error;
                 env.sleep(PAUSE).await;
                 continue;
             }
@@ -123,9 +139,13 @@ pub async fn follow(env: Env, log: Arc<dyn Loglet>, loglet: LogletId, role: Role
         if mutant(mutants::SCALOG_S7) {
             skip_cuts(&mut entries);
         }
-        let answer = env.call_role(env.node(), role, Follow { loglet, from: at, entries });
+        let answer = env.call_role(env.node(), role, Follow { loglet, from: at, ended, entries });
         match env.within(APPLY, answer).await {
             Ok(Ok(answer)) => match answer.applied {
+                // What turns up after this is of interest to readers only, who ask for it.
+                Some(applied) if ended && applied >= end => return,
+                // The role cannot read the next entry.
+                Some(applied) if applied <= at => env.sleep(PAUSE).await,
                 Some(applied) => at = applied,
                 None => return,
             },

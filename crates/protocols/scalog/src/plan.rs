@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use atoll_contract::{LogletSpec, PlanError};
-use atoll_core::{Candidate, Identify, Identity, NodeId};
+use atoll_core::level::Level;
+use atoll_core::{Candidate, Directory, Identify, Identity, NodeId};
 
 use crate::config::{CONFIG_FORMAT, MAX_REPLICAS, MAX_SHARDS, ScalogConfig, Server, ShardSpec};
 use crate::loglet::ScalogOptions;
@@ -17,6 +18,9 @@ const IDENTIFY_FOR_NEW: Duration = Duration::from_secs(2);
 /// The orderers, unless a specification says otherwise. One works; the others take over.
 const USUAL_ORDERERS: usize = 3;
 
+/// The feature level from which chains may name Loglets of this kind (X28).
+const SINCE: Level = Level(2);
+
 /// Everything that a choice depends on.
 struct Choice<'a> {
     spec: &'a LogletSpec,
@@ -24,6 +28,16 @@ struct Choice<'a> {
     candidates: Vec<Candidate>,
     up: Vec<Identity>,
     options: &'a ScalogOptions,
+    directory: &'a dyn Directory,
+}
+
+/// How many shards there are.
+struct Shape {
+    shards: usize,
+    /// The servers of each.
+    replicas: usize,
+    /// See [`ScalogConfig::wanted`].
+    wanted: (u32, u32),
 }
 
 impl ScalogProvider {
@@ -33,6 +47,11 @@ impl ScalogProvider {
         spec: &LogletSpec,
         previous: Option<&ScalogConfig>,
     ) -> Result<ScalogConfig, PlanError> {
+        if !self.env.allows_soon(SINCE).await {
+            let allowed =
+                "only once all members can read it: finish the upgrade with `atoll cluster upgrade`";
+            return Err(PlanError::Invalid { what: "a scalog loglet", allowed });
+        }
         let (whole, parts) = spec.split_parts();
         whole.check(self, &OPTIONS)?;
         if let Some(part) = parts.iter().find(|part| **part != ORDERING) {
@@ -45,12 +64,14 @@ impl ScalogProvider {
         ask.extend(whole.named());
         ask.sort_unstable();
         ask.dedup();
-        let patience = if previous.is_some() { IDENTIFY_TIMEOUT } else { IDENTIFY_FOR_NEW };
+        let is_first = previous.is_none() && spec.held.is_empty();
+        let patience = if is_first { IDENTIFY_FOR_NEW } else { IDENTIFY_TIMEOUT };
         let until = self.env.now().after(patience);
         let replies = self.env.gather(&ask, Identify {}, until, |_| false).await;
         let up = replies.into_ok().map(|(_, identity)| identity).collect();
-        let choice = Choice { spec: &whole, previous, candidates, up, options: &self.options };
-        let shards = choice.shards()?;
+        let (options, directory) = (&*self.options, &*self.directory.0);
+        let choice = Choice { spec: &whole, previous, candidates, up, options, directory };
+        let (shards, wanted) = choice.shards()?;
         let orderers = choice.orderers()?;
         let fan_in = choice.number("fan_in", 2, 1 << 16)?.unwrap_or(self.options.fan_in);
         let nodes = choice.aggregators(&orderers)?;
@@ -58,7 +79,8 @@ impl ScalogProvider {
         let interval_us = choice.number("interval_us", 1, 1 << 30)?.map(|n| n as u32);
         let interval_us = interval_us.or(previous.map(|p| p.interval_us)).unwrap_or(self.options.interval_us);
         let ordering = self.logs.plan(&spec.of_part(ORDERING), previous.map(|p| &p.ordering)).await?;
-        Ok(ScalogConfig { format: CONFIG_FORMAT, shards, aggregators, orderers, interval_us, ordering })
+        let format = CONFIG_FORMAT;
+        Ok(ScalogConfig { format, shards, aggregators, orderers, interval_us, wanted, ordering })
     }
 }
 
@@ -72,35 +94,49 @@ impl Choice<'_> {
         })
     }
 
-    /// Returns the number of shards and of their servers.
-    fn shape(&self) -> Result<(usize, usize), PlanError> {
-        let shards = self.number("shards", 1, MAX_SHARDS)?;
-        let replicas = self.number("replicas", 1, MAX_REPLICAS)?;
-        let before = self.previous.map(|p| (p.shards.len(), p.shards[0].servers.len()));
-        let members = self.candidates.iter().filter(|c| c.log && !c.draining).count().max(1);
-        let usual = before.map_or(self.options.replicas, |(_, replicas)| replicas);
-        let named = self.spec.placed(STORAGE_ROLE).map(<[NodeId]>::len);
-        let (servers, is_named) = named.map_or((members, false), |n| (n, true));
-        let replicas = match (replicas, shards) {
-            (Some(replicas), _) => replicas,
-            (None, Some(shards)) if is_named && servers.is_multiple_of(shards) => servers / shards,
-            _ => usual.min(servers.max(1)),
+    /// Returns the number of shards and of their servers, for this many nodes that are up, of which `fit` suit. A shard takes appends only
+    /// while all of its servers are up. So what the specification leaves open becomes smaller if nodes are down, but two copies remain if
+    /// possible.
+    fn shape(&self, up: usize, fit: usize) -> Result<Shape, PlanError> {
+        let (shards, replicas) =
+            (self.number("shards", 1, MAX_SHARDS)?, self.number("replicas", 1, MAX_REPLICAS)?);
+        let before = self.previous.map(|p| (p.wanted.0 as usize, p.wanted.1 as usize));
+        let usual = before.map_or(self.options.replicas, |(_, n)| n.max(self.options.replicas)).max(1);
+        let (shape, is_whole) = match self.spec.placed(STORAGE_ROLE).map(<[NodeId]>::len) {
+            Some(named) => {
+                let replicas = replicas
+                    .or(shards.filter(|n| named.is_multiple_of(*n)).map(|n| named / n))
+                    .unwrap_or(usual.min(named.max(1)));
+                let shards = shards.unwrap_or((named / replicas.max(1)).max(1));
+                let wanted = (shards as u32, replicas as u32);
+                (Shape { shards, replicas, wanted }, shards * replicas == named)
+            }
+            None => {
+                let members = self.candidates.iter().filter(|c| c.log && !c.draining).count().max(1);
+                let length = replicas.unwrap_or(usual.min(members));
+                let fit_in = (members / length).max(1);
+                let many = shards.unwrap_or(before.map_or(fit_in, |(n, _)| n.clamp(1, fit_in)));
+                let wanted = (many as u32, length as u32);
+                let able = fit.max(self.options.replicas.min(up)).max(1);
+                let replicas = replicas.unwrap_or(length.min(able));
+                let shards = shards.unwrap_or(many.min((able / replicas).max(1)));
+                (Shape { shards, replicas, wanted }, true)
+            }
         };
-        let fit = (servers / replicas).max(1);
-        let shards = shards.unwrap_or(if is_named { fit } else { before.map_or(fit, |(n, _)| n.min(fit)) });
-        let is_whole = !is_named || shards * replicas == servers;
-        let fits = (1..=MAX_REPLICAS).contains(&replicas) && (1..=MAX_SHARDS).contains(&shards);
-        (is_whole && fits).then_some((shards, replicas)).ok_or(PlanError::Invalid {
+        let fits = (1..=MAX_REPLICAS).contains(&shape.replicas) && (1..=MAX_SHARDS).contains(&shape.shards);
+        (is_whole && fits).then_some(shape).ok_or(PlanError::Invalid {
             what: "number of storage servers",
             allowed: "the number of shards times that of replicas; 1 to 9 replicas",
         })
     }
 
-    /// Returns the shards. Their numbers start at 0 in each Loglet.
-    fn shards(&self) -> Result<Vec<ShardSpec>, PlanError> {
-        let (shards, replicas) = self.shape()?;
-        let wanted = shards * replicas;
-        let mut chosen: Vec<&Identity> = match self.spec.placed(STORAGE_ROLE) {
+    /// Returns the shards, and what to note as [`ScalogConfig::wanted`]. The numbers of shards start at 0 in each Loglet.
+    fn shards(&self) -> Result<(Vec<ShardSpec>, (u32, u32)), PlanError> {
+        let mut ranked: Vec<&Identity> = self.up.iter().filter(|i| i.log && !i.failed).collect();
+        let fit = ranked.iter().filter(|i| self.unfit(i) == 0).count();
+        let shape = self.shape(ranked.len(), fit)?;
+        let wanted = shape.shards * shape.replicas;
+        let chosen: Vec<&Identity> = match self.spec.placed(STORAGE_ROLE) {
             Some(named) => {
                 if named.iter().enumerate().any(|(i, n)| named[..i].contains(n)) {
                     return Err(PlanError::Invalid { what: "storage servers", allowed: "each node once" });
@@ -116,12 +152,9 @@ impl Choice<'_> {
                 named.iter().map(one).collect::<Result<_, _>>()?
             }
             None => {
-                let held = |i: &Identity| {
-                    let servers = self.previous.iter().flat_map(|p| &p.shards).flat_map(|s| &s.servers);
-                    servers.clone().any(|s| (s.node, s.storage) == (i.node, i.storage))
-                };
-                let mut ranked: Vec<&Identity> = self.up.iter().filter(|i| i.log && !i.failed).collect();
-                ranked.sort_by_key(|i| (self.unfit(i), !held(i), i.node));
+                ranked.sort_by_key(|i| {
+                    (self.unfit(i), Reverse(self.reached(i.node)), !self.has_held(i), i.node)
+                });
                 ranked.truncate(wanted);
                 ranked.sort_by_key(|i| i.node);
                 ranked
@@ -130,13 +163,25 @@ impl Choice<'_> {
         if chosen.len() < wanted {
             return Err(PlanError::TooFew { up: chosen.len(), wanted });
         }
-        chosen.truncate(wanted);
         let server = |i: &&Identity| Server { node: i.node, storage: i.storage };
         let shard = |(n, some): (usize, &[&Identity])| ShardSpec {
             shard: n as u32,
             servers: some.iter().map(server).collect(),
         };
-        Ok(chosen.chunks(replicas).enumerate().map(shard).collect())
+        let shards = chosen.chunks(shape.replicas).enumerate().map(shard).collect();
+        Ok((shards, shape.wanted))
+    }
+
+    /// Returns whether a data directory has entries of the Loglet before, of whatever kind that is.
+    fn has_held(&self, i: &Identity) -> bool {
+        let mut servers = self.previous.iter().flat_map(|p| &p.shards).flat_map(|s| &s.servers);
+        servers.any(|s| (s.node, s.storage) == (i.node, i.storage))
+            || self.spec.held_by(i.node) == Some(i.storage)
+    }
+
+    /// Returns how many members reach a node.
+    fn reached(&self, node: NodeId) -> usize {
+        self.candidates.iter().filter(|c| c.node == node || self.directory.reaches(c.node, node)).count()
     }
 
     /// Returns the nodes of a role that keeps nothing: those that are named, or the fittest.

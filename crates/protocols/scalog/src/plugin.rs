@@ -109,7 +109,7 @@ impl Protocol for ScalogPlugin {
         match setting {
             "report_interval_us" => set_to(&mut self.handles.interval_us, value),
             "fan_in" => set_to(&mut self.handles.fan_in, value),
-            "replicas" => set_to(&mut self.handles.replicas, value),
+            "shard_replicas" => set_to(&mut self.handles.replicas, value),
             "dedupe_spans" => set_to(&mut self.servers.remembered, value),
             "window_bytes" => set_to(&mut self.servers.window_bytes, value),
             _ => false,

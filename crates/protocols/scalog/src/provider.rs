@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use atoll_contract::{
     Binding, Duties, Duty, Evidence, Extent, Kinds, Loglet, LogletError, LogletId, LogletProvider,
-    LogletSpec, Offset, Part, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, Unavailability,
+    LogletSpec, Offset, Part, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, Trouble,
+    Unavailability,
 };
 use atoll_core::{BoxFuture, Directory, Encode, Env, NodeId};
 use atoll_loglet_store::message::{Delete, Verdict};
@@ -45,8 +46,8 @@ const ANSWER: Duration = Duration::from_millis(500);
 /// How long this node's own server may take to delete.
 const OWN_ANSWER: Duration = Duration::from_secs(2);
 
-/// Ordering logs that are single Loglets of some kind of the node. They become unavailable with that Loglet's own sequencer, so they only
-/// serve until the node offers virtual logs.
+/// Ordering logs that are single Loglets of some kind of the node. They become unavailable with that Loglet's own sequencer. Then the node
+/// replaces the whole Loglet, which it can seal without that sequencer.
 #[derive(Clone, Debug)]
 pub struct KindLogs {
     /// The kinds of the node.
@@ -97,10 +98,14 @@ impl OrderingLogs for KindLogs {
         self.kinds.provider(&spec.kind).map_or_else(|_| Duties::default(), |p| p.duties(&spec.config))
     }
 
-    fn can_append(&self, spec: &OrderingSpec, reached: &dyn Fn(NodeId) -> bool) -> bool {
-        let Ok(provider) = self.kinds.provider(&spec.kind) else { return false };
-        let orders = provider.duties(&spec.config).sequencers().all(|(node, _)| reached(node));
-        orders && provider.can_seal(&spec.config, reached)
+    fn can_end(&self, spec: &OrderingSpec, reached: &dyn Fn(NodeId) -> bool) -> bool {
+        self.kinds.provider(&spec.kind).is_ok_and(|provider| provider.can_seal(&spec.config, reached))
+    }
+
+    /// What appenders report is about storage servers, too, so it says nothing about this log.
+    fn reason(&self, spec: &OrderingSpec, evidence: &Evidence<'_>) -> Option<Reason> {
+        let evidence = Evidence { appends: None, ..*evidence };
+        self.kinds.provider(&spec.kind).ok()?.reason_to_reconfigure(&spec.config, &evidence)
     }
 }
 
@@ -323,13 +328,20 @@ impl LogletProvider for ScalogProvider {
         parts
     }
 
-    /// A seal is an entry of the ordering log: shards may be dead (scalog.md §10).
+    /// A seal concerns the ordering log alone: shards may be dead (scalog.md §10).
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
-        parse(config).is_ok_and(|config| self.logs.can_append(&config.ordering, reached))
+        parse(config).is_ok_and(|config| self.logs.can_end(&config.ordering, reached))
     }
 
     fn reason_to_reconfigure(&self, config: &Bytes, evidence: &Evidence<'_>) -> Option<Reason> {
-        reasons::reason(&parse(config).ok()?, evidence)
+        let config = parse(config).ok()?;
+        let ordering = self.logs.reason(&config.ordering, evidence);
+        reasons::reason(&config, evidence, ordering)
+    }
+
+    /// An append waits for a primary, its backups, an orderer and the ordering log. Its failure points to none of them.
+    fn suspect(&self, _config: &Bytes, _trouble: Trouble) -> Option<NodeId> {
+        None
     }
 
     /// A server has every record of its shard that it knows to be ordered, because a cut covers only what all servers of a shard have. So

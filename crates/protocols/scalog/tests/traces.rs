@@ -88,7 +88,7 @@ impl OrderingLogs for AbsentLogs {
     fn duties(&self, _: &OrderingSpec) -> Duties {
         Duties::default()
     }
-    fn can_append(&self, _: &OrderingSpec, _: &dyn Fn(NodeId) -> bool) -> bool {
+    fn can_end(&self, _: &OrderingSpec, _: &dyn Fn(NodeId) -> bool) -> bool {
         true
     }
 }
@@ -166,6 +166,7 @@ fn config() -> Bytes {
         ],
         orderers: vec![NodeId(1), NodeId(3)],
         interval_us: 1000,
+        wanted: (2, 2),
         ordering: OrderingSpec { kind: "absent".into(), config: Bytes::new() },
     }
     .to_bytes()
@@ -237,9 +238,9 @@ fn give(role: &mut LoneRole, name: &str, command: &mut Command) {
         }
         "proposed" => return role.post(from, frame(Proposed { loglet, done: !command.flag("failed") })),
         "follow" => {
-            let from = command.number();
+            let (from, ended) = (command.number(), command.flag("ended"));
             let entries = command.words().into_iter().map(entry).collect();
-            frame(Follow { loglet, from, entries })
+            frame(Follow { loglet, from, ended, entries })
         }
         "fetch" => {
             let (from, to) = (command.number(), command.number());

@@ -52,7 +52,7 @@ impl ScalogLoglet {
         let (s, bytes) = (&self.0, batch.bytes().len());
         {
             let mut known = lock(&s.known);
-            if known.order.is_sealed() {
+            if known.ended || known.order.is_sealed() {
                 return Ticket::ready(Err(AppendError::Sealed));
             }
             if known.in_flight_bytes > 0 && known.in_flight_bytes + bytes > s.options.window_bytes {
@@ -127,7 +127,7 @@ impl ScalogLoglet {
                 s.env.sleep(s.env.jitter(s.options.retry)).await;
                 // An error shows up in the next round.
                 let _ = self.refresh().await;
-                if self.with_order(Order::is_sealed) {
+                if self.is_sealed() {
                     return Err(AppendError::Sealed);
                 }
             }

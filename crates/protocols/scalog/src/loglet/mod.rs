@@ -24,6 +24,7 @@ use atoll_contract::{
     Tail, Unavailability,
 };
 use atoll_core::sync::lock;
+use atoll_core::testing::hit;
 use atoll_core::{BoxFuture, Env, Notify, Ticket};
 
 use crate::config::ScalogConfig;
@@ -43,6 +44,8 @@ pub struct ScalogOptions {
     pub round_timeout: Duration,
     /// Pause between two attempts, with jitter.
     pub retry: Duration,
+    /// How long a seal waits for an entry of the ordering log, before it seals the ordering log itself.
+    pub seal_patience: Duration,
     /// The most bytes of appends of one handle that are under way.
     pub window_bytes: usize,
     /// How often servers, aggregators and orderers of a new Loglet send what is new, in microseconds. Shorter: appends wait less, and the
@@ -61,6 +64,7 @@ impl Default for ScalogOptions {
             op_timeout: Duration::from_secs(5),
             round_timeout: Duration::from_millis(500),
             retry: Duration::from_millis(5),
+            seal_patience: Duration::from_millis(100),
             window_bytes: 64 << 20,
             interval_us: 500,
             fan_in: 24,
@@ -72,6 +76,8 @@ impl Default for ScalogOptions {
 /// What a handle knows.
 struct Known {
     order: Order,
+    /// Whether the ordering log is sealed, and all of it below some end of it was applied.
+    ended: bool,
     in_flight_bytes: usize,
 }
 
@@ -108,7 +114,7 @@ impl ScalogLoglet {
         log: Arc<dyn Loglet>,
         options: Arc<ScalogOptions>,
     ) -> Self {
-        let known = Mutex::new(Known { order: Order::new(&config), in_flight_bytes: 0 });
+        let known = Mutex::new(Known { order: Order::new(&config), ended: false, in_flight_bytes: 0 });
         let changed = Notify::default();
         ScalogLoglet(Arc::new(Shared { env, id, config, config_bytes, log, options, known, changed }))
     }
@@ -123,17 +129,28 @@ impl ScalogLoglet {
         f(&lock(&self.0.known).order)
     }
 
+    /// Returns whether the handle knows that nothing more can be appended.
+    pub fn is_sealed(&self) -> bool {
+        let known = lock(&self.0.known);
+        known.ended || known.order.is_sealed()
+    }
+
     /// Applies the ordering log up to its tail: everything that was ordered before the call is known afterwards.
     pub(crate) async fn refresh(&self) -> Result<(), LogletError> {
         let tail = self.0.log.check_tail().await?;
-        self.catch_up(tail.at.0).await
+        self.catch_up(&tail).await
     }
 
-    /// Applies the first entries of the ordering log, which must be below a tail of it.
-    pub(crate) async fn catch_up(&self, to: u64) -> Result<(), LogletError> {
+    /// Applies the entries of the ordering log below a tail of it, which must come from a check if it is sealed.
+    pub(crate) async fn catch_up(&self, tail: &Tail) -> Result<(), LogletError> {
+        let to = tail.at.0;
         loop {
             let at = self.with_order(Order::applied);
             if at >= to {
+                if tail.sealed.is_some() && !std::mem::replace(&mut lock(&self.0.known).ended, true) {
+                    hit("scalog.handle.ended");
+                    self.0.changed.notify();
+                }
                 return Ok(());
             }
             let entries = read(&self.0.log, at, to).await.map_err(|error| match error {

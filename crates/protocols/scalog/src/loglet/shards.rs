@@ -29,7 +29,7 @@ impl ScalogLoglet {
     /// See [`ShardChange`]. A number that was ever used, and a server of another shard that takes records, are refused.
     pub async fn add_shard(&self, spec: ShardSpec) -> Result<(), ShardChange> {
         self.refresh().await.map_err(ShardChange::Unknown)?;
-        if self.with_order(|order| order.is_sealed()) {
+        if self.is_sealed() {
             return Err(ShardChange::Sealed);
         }
         self.with_order(|order| order.check_add(&spec))?;
@@ -53,7 +53,7 @@ impl ScalogLoglet {
             Some(false) => return Ok(()),
             Some(true) => {}
         }
-        if self.with_order(|order| order.is_sealed()) {
+        if self.is_sealed() {
             return Err(ShardChange::Sealed);
         }
         self.change(&OrderEntry { finalize: vec![(shard, after)], ..OrderEntry::nothing() }).await

@@ -48,7 +48,7 @@ impl StorageServer {
             hit("scalog.server.behind");
             return Err(Outcome::Behind {});
         }
-        if order.is_sealed() {
+        if here.is_sealed() {
             return Err(Outcome::Sealed {});
         }
         let (shard, since) = match m.chosen {
@@ -160,15 +160,17 @@ impl StorageServer {
     /// Answers the appends whose records are all below the cut, and all of them once no more will be.
     pub(super) fn settle(&mut self, loglet: LogletId, shard: u32, out: &mut Effects) {
         let Some(here) = self.here.get_mut(&loglet) else { return };
+        let (sealed, ended) = (here.is_sealed(), here.ended);
         let (Some(known), Some(mine)) = (here.order.shards().get(&shard), here.shards.get_mut(&shard)) else {
             return;
         };
         let me = mine.me;
         let ordered = known.counts[me];
         mine.ordered_below(ordered);
-        let sealed = here.order.is_sealed();
         let mut answers = Vec::new();
-        for one in mine.take_below(ordered) {
+        // What a sealed ordering log orders may be above the end that was installed, so nothing of it is acknowledged.
+        let below = if ended { Vec::new() } else { mine.take_below(ordered) };
+        for one in below {
             let placed = placed(mine, &one.parts);
             // A retry of a record that was given up meanwhile: its number is not known any more.
             let is_whole = placed.iter().all(|p| p.first.is_some());

@@ -50,6 +50,8 @@ impl StorageServer {
         let loglet = m.loglet;
         here.patient.push(Patient { caller: from, fetch: m, until });
         self.wake(loglet, until);
+        // A sealed ordering log may have more than its follower has seen.
+        self.start_following(loglet, out);
     }
 
     /// Answers the reads whose first number is covered now.

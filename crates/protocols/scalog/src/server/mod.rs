@@ -90,8 +90,19 @@ struct Here {
     shards: BTreeMap<u32, Mine>,
     /// Reads that wait for a cut.
     patient: Vec<Patient>,
-    /// Whether a procedure follows the ordering log.
+    /// Whether a procedure follows the ordering log, or has followed it to its end.
     follows: bool,
+    /// Whether the ordering log is sealed: nothing is acknowledged any more.
+    ended: bool,
+    /// Whether a procedure looks for entries that turned up after the seal.
+    looks: bool,
+}
+
+impl Here {
+    /// Returns whether no append is acknowledged any more.
+    fn is_sealed(&self) -> bool {
+        self.ended || self.order.is_sealed()
+    }
 }
 
 /// See the module documentation.
@@ -157,16 +168,18 @@ impl StorageServer {
 
     fn begin(&mut self, loglet: LogletId, config_bytes: Bytes, config: ScalogConfig) {
         let (order, shards, patient) = (Order::new(&config), BTreeMap::new(), Vec::new());
-        self.here.insert(loglet, Here { config, config_bytes, order, shards, patient, follows: false });
+        let (follows, ended, looks) = (false, false, false);
+        let here = Here { config, config_bytes, order, shards, patient, follows, ended, looks };
+        self.here.insert(loglet, here);
     }
 
     fn start_following(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(here) = self.here.get_mut(&loglet) else { return };
-        if here.follows {
+        if here.follows && (!here.ended || here.looks) {
             return;
         }
         let Ok(log) = self.logs.open(loglet, &here.config.ordering) else { return };
-        here.follows = true;
+        (here.follows, here.looks) = (true, here.ended);
         let from = here.order.applied();
         out.run("scalog.follow", Box::pin(follow(self.env.clone(), log, loglet, SERVER, from)));
     }
@@ -224,7 +237,7 @@ impl StorageServer {
     /// Returns the segments of a Loglet in the store.
     fn parts(&self, loglet: LogletId) -> impl Iterator<Item = (LogletId, &Part)> {
         // The parts of a Loglet are no neighbours of each other in the order of ids, but there are few.
-        (1..ORDERING_PART).filter_map(move |n| {
+        (ORDERING_PART + 1..=u8::MAX).filter_map(move |n| {
             let id = loglet.part(n);
             self.store.loglets.get(&id).map(|part| (id, &**part))
         })
@@ -232,7 +245,7 @@ impl StorageServer {
 
     /// Returns an id for another segment of a Loglet. None once this server has had 254 segments of it.
     fn free_part(&self, loglet: LogletId) -> Option<LogletId> {
-        let ids = (1..ORDERING_PART).map(|n| loglet.part(n));
+        let ids = (ORDERING_PART + 1..=u8::MAX).map(|n| loglet.part(n));
         ids.into_iter().find(|id| !self.store.loglets.contains_key(id) && !self.store.tombstones.contains(id))
     }
 
@@ -337,6 +350,9 @@ impl Role for StorageServer {
                 // The first turn after a restart, or the ordering log could not be opened before.
                 self.join_all(now, loglet, out);
                 self.start_following(loglet, out);
+                if self.here.get(&loglet).is_some_and(|here| !here.follows) {
+                    self.wake(loglet, now.after(self.options.resend));
+                }
             }
             for shard in self.shards_of(loglet) {
                 self.report(now, loglet, shard, out);

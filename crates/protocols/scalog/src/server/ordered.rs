@@ -12,6 +12,9 @@ use crate::order::{Applied, OrderEntry};
 impl StorageServer {
     /// Applies entries, in their order and without gaps (scalog-S7). The answer says which one is next.
     pub(super) fn on_follow(&mut self, now: Tick, from: Caller, m: Follow, out: &mut Effects) {
+        if m.ended {
+            self.end(m.loglet, out);
+        }
         for (at, bytes) in (m.from..).zip(m.entries) {
             let Some(here) = self.here.get_mut(&m.loglet) else { break };
             if at != here.order.applied() {
@@ -32,6 +35,19 @@ impl StorageServer {
         }
         let applied = self.here.get(&m.loglet).map(|here| here.order.applied());
         out.reply(from, Followed { applied }, Lsn::NONE);
+    }
+
+    /// Answers all appends that wait, because the ordering log is sealed. This comes before the entries that a sealed log may still have.
+    fn end(&mut self, loglet: LogletId, out: &mut Effects) {
+        let Some(here) = self.here.get_mut(&loglet) else { return };
+        here.looks = false;
+        if std::mem::replace(&mut here.ended, true) {
+            return;
+        }
+        hit("scalog.server.ended");
+        for shard in self.shards_of(loglet) {
+            self.settle(loglet, shard, out);
+        }
     }
 
     fn applied(&mut self, now: Tick, loglet: LogletId, applied: &Applied, out: &mut Effects) {

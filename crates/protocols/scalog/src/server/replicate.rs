@@ -209,7 +209,7 @@ impl StorageServer {
         let (synced, end) = self.tails(segment);
         let resend = self.options.resend;
         let Some(here) = self.here.get_mut(&loglet) else { return };
-        let known = here.order.shards().get(&shard).filter(|s| s.is_live() && !here.order.is_sealed());
+        let known = here.order.shards().get(&shard).filter(|s| s.is_live() && !here.is_sealed());
         let (Some(known), Some(mine)) = (known, here.shards.get_mut(&shard)) else { return };
         let ordered = known.counts[mine.me];
         let mut lags = false;

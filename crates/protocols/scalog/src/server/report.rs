@@ -35,7 +35,7 @@ impl StorageServer {
             return;
         };
         // Reports of shards that have ended are ignored (S13).
-        if !known.is_live() || here.order.is_sealed() {
+        if !known.is_live() || here.is_sealed() {
             return;
         }
         let synced = |segment: &LogletId| {

@@ -6,7 +6,7 @@
 //! | scalog-G1 | a place of a segment has one content, on all servers of the shard and in all their lives |
 //! | scalog-G3 | when a server gets an entry of the ordering log, every record that the entry orders is on the disks of all servers of the shard |
 //! | scalog-G4 | an acknowledged number is ordered; no operation has two numbers, no number two operations |
-//! | scalog-G6, vlog-L3 | sealed tails are equal, and above all acknowledged numbers |
+//! | vlog-L3, vlog-L4 | sealed tails are above all acknowledged numbers, and not below open tails; one end is installed |
 //! | scalog-G8 | a tail is the number of records after some entry |
 //! | scalog-S7 | an entry of the ordering log never changes |
 
@@ -56,7 +56,9 @@ pub struct Ledger {
     acked: BTreeMap<u64, OpId>,
     ops: BTreeMap<OpId, u64>,
     tails: BTreeSet<u64>,
-    sealed_tail: Option<u64>,
+    open_tail: u64,
+    sealed_tails: BTreeSet<u64>,
+    installed: Option<u64>,
     contents: BTreeMap<Spot, Content>,
 }
 
@@ -176,7 +178,7 @@ impl Ledger {
             verdict.fail(format!("scalog-G4 not ordered: {op:?} was acknowledged at {at}"));
         }
         self.is_at(at, op, verdict);
-        if self.sealed_tail.is_some_and(|tail| at >= tail) {
+        if self.sealed_tails.first().is_some_and(|tail| at >= *tail) {
             verdict.fail(format!("vlog-L3 above the end: {op:?} was acknowledged at {at}"));
         }
         if self.acked.insert(at, op).is_some_and(|before| before != op) {
@@ -189,14 +191,15 @@ impl Ledger {
 
     fn tail(&mut self, at: u64, sealed: bool, verdict: &mut Violations) {
         self.tails.insert(at);
-        if sealed {
-            if self.sealed_tail.is_some_and(|before| before != at) {
-                verdict.fail(format!("scalog-G6 two ends: {at} and {:?}", self.sealed_tail));
-            }
-            self.sealed_tail = Some(at);
-            if self.acked.last_key_value().is_some_and(|(last, _)| *last >= at) {
-                verdict.fail(format!("vlog-L3 end {at} at or below an acknowledged number"));
-            }
+        if !sealed {
+            self.open_tail = self.open_tail.max(at);
+        }
+        self.sealed_tails.extend(sealed.then_some(at));
+        if let Some(end) = self.sealed_tails.first().filter(|end| **end < self.open_tail) {
+            verdict.fail(format!("vlog-L4 open above sealed: tails {} and {end}", self.open_tail));
+        }
+        if sealed && self.acked.last_key_value().is_some_and(|(last, _)| *last >= at) {
+            verdict.fail(format!("vlog-L3 end {at} at or below an acknowledged number"));
         }
     }
 
@@ -317,7 +320,11 @@ impl Oracle for ScalogOracle {
     }
 
     fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Violations) {
-        self.ledgers.entry(loglet).or_default().tail(stop.0, true, verdict);
+        let ledger = self.ledgers.entry(loglet).or_default();
+        if ledger.installed.replace(stop.0).is_some_and(|before| before != stop.0) {
+            verdict.fail(format!("scalog-G6 two ends: another one than {stop} was installed"));
+        }
+        ledger.tail(stop.0, true, verdict);
     }
 
     fn finished(&mut self, verdict: &mut Violations) {

@@ -112,17 +112,18 @@ impl OrderingLogs for NativeLogs {
         self.0.duties(&spec.config)
     }
 
-    fn can_append(&self, spec: &OrderingSpec, reached: &dyn Fn(NodeId) -> bool) -> bool {
+    fn can_end(&self, spec: &OrderingSpec, reached: &dyn Fn(NodeId) -> bool) -> bool {
         self.0.can_seal(&spec.config, reached)
     }
 }
 
 /// Adds the roles to a node.
 pub fn assemble(core: &mut NodeCore, storage: StorageId) {
-    assemble_tapped(core, storage, Tapped::default());
+    // Shards of nodes that restart are no reason to end them.
+    assemble_tapped(core, storage, Tapped::default(), Duration::ZERO);
 }
 
-fn assemble_tapped(core: &mut NodeCore, storage: StorageId, tapped: Tapped) {
+fn assemble_tapped(core: &mut NodeCore, storage: StorageId, tapped: Tapped, stuck_after: Duration) {
     let env = core.env();
     let logs: Arc<dyn OrderingLogs> = Arc::new(NativeLogs::tapping(env.clone(), tapped));
     core.add_role(LOG_SERVER, Box::new(LogServer::new(env.clone(), storage, LogServerOptions::default())));
@@ -130,13 +131,15 @@ fn assemble_tapped(core: &mut NodeCore, storage: StorageId, tapped: Tapped) {
     let server = StorageServer::new(env.clone(), storage, logs.clone(), ServerOptions::default());
     core.add_role(SERVER, Box::new(server));
     core.add_role(AGGREGATOR, Box::new(Aggregator::new(env.clone())));
-    // Shards of nodes that restart are no reason to end them.
-    let options = OrdererOptions { stuck_after: Duration::ZERO, ..OrdererOptions::default() };
+    let options = OrdererOptions { stuck_after, ..OrdererOptions::default() };
     core.add_role(ORDERER, Box::new(Orderer::new(env, logs, options)));
 }
 
-pub fn new(nodes: u32, seed: u64, tapped: Tapped) -> Cluster {
-    Cluster::new(nodes, seed, move |core, storage| assemble_tapped(core, storage, tapped.clone()))
+/// A cluster whose ordering logs are noted, and whose orderers end shards that are stuck for this long.
+pub fn new(nodes: u32, seed: u64, tapped: Tapped, stuck_after: Duration) -> Cluster {
+    Cluster::new(nodes, seed, move |core, storage| {
+        assemble_tapped(core, storage, tapped.clone(), stuck_after);
+    })
 }
 
 /// A configuration: these shards, orderers and aggregators (with parents), and an ordering log with its sequencer on one node.
@@ -164,6 +167,7 @@ pub fn config(
         aggregators: tree.iter().map(aggregator).collect(),
         orderers: orderers.iter().map(|n| NodeId(*n)).collect(),
         interval_us: 300,
+        wanted: (shards.len() as u32, 2),
         ordering: OrderingSpec { kind: "native".into(), config: native.to_bytes() },
     }
 }
