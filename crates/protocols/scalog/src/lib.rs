@@ -8,7 +8,8 @@
 //! | ordering layer (§3.2): cuts from the minimum of each shard | `orderer.rs` |
 //! | cuts and global sequence numbers (§3.2) | `order.rs` |
 //! | the ordering layer's own log | `ordering.rs` |
-//! | append, appendToShard, readRecord, trim (§3.1) | `loglet/append.rs`, `loglet/shards.rs`, `loglet/read.rs`, `loglet/tail.rs` |
+//! | append, appendToShard, readRecord, subscribe, trim, setShardPolicy (§3.1) | `loglet/client.rs`, `loglet/policy.rs` |
+//! | the same as a Loglet | `loglet/append.rs`, `loglet/shards.rs`, `loglet/read.rs`, `loglet/tail.rs` |
 //! | adding and finalizing shards (§4) | `order.rs`, `loglet/shards.rs`; of shards that are stuck: `orderer.rs` |
 //! | (seal, tail) | `loglet/tail.rs` |
 //! | (placement) | `config.rs`, `plan.rs` |
@@ -38,7 +39,7 @@
 //! - A node runs no Scalog Loglets yet: the crate is not in the list of protocols. Nor does a node offer virtual logs as ordering logs,
 //!   which [`ScalogPlugin::over`] takes.
 //! - Adding and ending shards from the command line: `ScalogLoglet::add_shard` and `ScalogLoglet::finalize` do it in the process.
-//! - setShardPolicy and subscribe as in the paper, views that are pushed to clients, gRPC and verbs, and the paper's applications.
+//! - gRPC, verbs, and the paper's applications.
 //! - Copies of the records of a shard that has ended and lost a server.
 //! - An exhaustive check of a small configuration.
 
@@ -62,7 +63,10 @@ pub mod testing;
 
 pub use aggregator::Aggregator;
 pub use config::{OrderingSpec, ScalogConfig, Server, ShardError, ShardSpec};
-pub use loglet::{ScalogLoglet, ScalogOptions, ShardChange};
+pub use loglet::{
+    ChooseShard, LiveShard, PolicyAppendError, ScalogClient, ScalogLoglet, ScalogOptions, ShardChange,
+    ShardPolicy, Subscription,
+};
 pub use orderer::{Orderer, OrdererOptions};
 pub use ordering::OrderingLogs;
 pub use plugin::ScalogPlugin;

@@ -6,8 +6,11 @@
 //! | `tail.rs` | checkTail from the ordering log, waits for the tail, seal |
 //! | `read.rs` | reads: one server of each shard, merged by number |
 //! | `shards.rs` | adds and ends shards; appendToShard |
+//! | `client.rs`, `policy.rs` | the paper's own interface: append by a policy, readRecord, subscribe |
 
 mod append;
+mod client;
+mod policy;
 mod read;
 mod shards;
 mod tail;
@@ -25,12 +28,14 @@ use atoll_contract::{
 };
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
-use atoll_core::{BoxFuture, Env, Notify, Ticket};
+use atoll_core::{BoxFuture, Env, NodeId, Notify, Ticket};
 
 use crate::config::ScalogConfig;
 use crate::order::{Order, OrderEntry};
 use crate::ordering::read;
 
+pub use client::{PolicyAppendError, ScalogClient, Subscription};
+pub use policy::{ChooseShard, LiveShard, ShardPolicy};
 pub use shards::ShardChange;
 
 /// Timeouts and sizes of handles, and of new Loglets.
@@ -127,6 +132,11 @@ impl ScalogLoglet {
     /// Runs a function on what the handle knows of the order.
     pub fn with_order<T>(&self, f: impl FnOnce(&Order) -> T) -> T {
         f(&lock(&self.0.known).order)
+    }
+
+    /// Returns the node that uses the handle.
+    pub(crate) fn node(&self) -> NodeId {
+        self.0.env.node()
     }
 
     /// Returns whether the handle knows that nothing more can be appended.

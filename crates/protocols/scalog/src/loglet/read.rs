@@ -70,6 +70,24 @@ impl ScalogLoglet {
         if got.entries.is_empty() { Err(failure) } else { Ok(got) }
     }
 
+    /// Reads one record of a shard. None if the record with this number is in another shard.
+    pub(super) async fn read_one(&self, at: u64, shard: u32) -> Result<Option<Entry>, ReadError> {
+        if at >= self.with_order(Order::base) {
+            self.refresh().await.map_err(read_error)?;
+        }
+        let (base, trim) = self.with_order(|order| (order.base(), order.trim()));
+        if at < trim {
+            return Err(ReadError::Trimmed(Offset(trim)));
+        }
+        if at >= base {
+            return Err(ReadError::BeyondTail(Offset(at)));
+        }
+        let servers = self.servers(at, ReadFrom::Anywhere).into_iter().find(|(number, _)| *number == shard);
+        let Some((_, nodes)) = servers else { return Ok(None) };
+        let (_, entries) = self.fetch(shard, nodes, at..at + 1, 1).await?;
+        Ok(entries.into_iter().find(|(number, _)| *number == at).map(|(_, entry)| entry))
+    }
+
     /// Returns the shards that may have records from a number on, each with its servers in the order in which they are asked.
     fn servers(&self, start: u64, from: ReadFrom) -> Vec<(u32, Vec<NodeId>)> {
         let me = self.0.env.node();
@@ -149,7 +167,7 @@ fn entries(fetched: Fetched) -> Option<Vec<(u64, Entry)>> {
     Some(all)
 }
 
-fn read_error(error: LogletError) -> ReadError {
+pub(super) fn read_error(error: LogletError) -> ReadError {
     match error {
         LogletError::Gone => ReadError::Gone,
         LogletError::Unavailable(why) => ReadError::Unavailable(why),

@@ -1,0 +1,79 @@
+//! The paper's interface over a cluster: policies, readRecord, subscriptions, and shards that end under them.
+#![allow(clippy::unwrap_used)]
+
+mod cluster;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_contract::*;
+use atoll_core::*;
+use atoll_scalog::*;
+use cluster::{NativeLogs, Tapped};
+
+const LOGLET: LogletId = LogletId(77);
+
+fn start(c: &cluster::Cluster, node: u32) -> ScalogLoglet {
+    let storages: Vec<StorageId> = c.nodes.values().map(|node| node.storage).collect();
+    let storage = |node: NodeId| storages[node.0 as usize - 1];
+    let config = cluster::config(storage, &c.env(5), &[5, 6, 7], &[&[1, 2], &[3, 4]], &[6, 5], &[]);
+    let env = c.env(node);
+    let provider = ScalogProvider::new(
+        env.clone(),
+        c.directory(),
+        Arc::new(NativeLogs::new(env)),
+        ScalogOptions::default(),
+    );
+    provider.open_scalog(LOGLET, &config.to_bytes()).unwrap()
+}
+
+#[test]
+fn records_go_where_the_policy_says_and_subscribers_see_them_in_order() {
+    let mut c = cluster::new(7, 3, Tapped::default(), Duration::ZERO);
+    let (log, far) = (start(&c, 4), start(&c, 7));
+    let mut follower = ScalogClient::new(far).subscribe(Offset::ZERO);
+    let follows = c.env(7).launch("follower", async move {
+        let mut seen = Vec::new();
+        while let Some((at, entry)) = follower.next().await? {
+            seen.push((at, entry.payload));
+        }
+        Ok::<_, ReadError>(seen)
+    });
+    let shards = c.on(4, async move {
+        let client = ScalogClient::new(log.clone());
+        let append = async |seq: u64| client.append(cluster::batch(1, seq, &[&seq.to_string()])).await;
+        let mut at = Vec::new();
+        // The client's node has a server of shard 1.
+        at.push(append(1).await.unwrap());
+        client.set_shard_policy(ShardPolicy::RoundRobin);
+        at.push(append(2).await.unwrap());
+        at.push(append(3).await.unwrap());
+        client.set_shard_policy(ShardPolicy::Custom(Arc::new(|_, _| 0)));
+        at.push(append(4).await.unwrap());
+        log.finalize(0, 0).await.unwrap();
+        assert_eq!(append(5).await, Err(PolicyAppendError::NotLive(0)));
+        client.set_shard_policy(ShardPolicy::Custom(Arc::new(|_, _| panic!("a bug of the user"))));
+        assert_eq!(append(5).await, Err(PolicyAppendError::Panicked));
+        client.set_shard_policy(ShardPolicy::Hash);
+        at.push(append(5).await.unwrap());
+        let shards: Vec<u32> = at.iter().map(|(_, shard)| *shard).collect();
+        for (seq, (placement, shard)) in (1..).zip(&at) {
+            let number = placement.offsets().next().unwrap();
+            let entry = client.read_record(number, *shard).await.unwrap().unwrap();
+            assert_eq!(entry.op.seq, seq);
+            assert_eq!(client.read_record(number, 1 - shard).await, Ok(None), "{number} is elsewhere");
+        }
+        let wrong = client.append_to_shard(0, cluster::batch(1, 6, &["6"])).await;
+        assert!(matches!(wrong, Err(AppendError::NotAppended(_))), "{wrong:?}");
+        client.trim(Offset(1)).await.unwrap();
+        assert_eq!(client.read_record(Offset(0), 1).await, Err(ReadError::Trimmed(Offset(1))));
+        log.seal().await.unwrap();
+        shards
+    });
+    assert_eq!(shards[0], 1);
+    assert_ne!(shards[1], shards[2]);
+    assert_eq!(shards[3..], [0, 1]);
+    let seen = c.wait(follows, Duration::from_secs(60)).unwrap().unwrap();
+    let expected = (0..5).map(|at| (Offset(at), bytes::Bytes::from((at + 1).to_string())));
+    assert_eq!(seen, expected.collect::<Vec<_>>());
+}
