@@ -659,7 +659,7 @@ fn atoll_command(line: &str) -> Option<(Vec<String>, Vec<String>)> {
     let rest = rest.split(" #").next()?.split(['|', '>', ';']).next()?;
     let words: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
     let verb = |w: &&String| w.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !w.starts_with('-');
-    let verbs = words.iter().take(2).take_while(verb).cloned().collect();
+    let verbs = words.iter().take(3).take_while(verb).cloned().collect();
     let flags = words.iter().filter(|w| w.starts_with("--") && w.len() > 2);
     Some((verbs, flags.map(|f| f.split('=').next().unwrap().to_owned()).collect()))
 }
@@ -678,8 +678,8 @@ fn commands_in_documents_exist() {
         for (at, line) in code {
             let Some((verbs, flags)) = atoll_command(line) else { continue };
             commands += 1;
-            // If the second word is an argument, the first alone is the verb.
-            let help = help(&verbs).or_else(|| help(&verbs[..verbs.len().min(1)]));
+            // If the last of the words is an argument, those before it are the verb.
+            let help = (verbs.len().min(1)..=verbs.len()).rev().find_map(|words| help(&verbs[..words]));
             match help {
                 None => found.push(format!("{name}:{at}: no such verb: {}", verbs.join(" "))),
                 Some(help) => {

@@ -91,8 +91,9 @@ pub trait KeyspaceProvider: Send + Sync + fmt::Debug {
     /// has deleted its part, or a majority of each shard has, so that no rest of it can serve. Idempotent.
     fn delete<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>>;
 
-    /// Returns a layout that moves the shards to replicas that `spec` describes, one after the other. Only the number of replicas, the nodes
-    /// and the options of the specification count. The present replicas serve until [`step`](KeyspaceProvider::step) has moved their shard.
+    /// Returns a layout that moves the shards to replicas that `spec` describes, one after the other. Only the number of replicas, the
+    /// nodes and the options of the specification count. The present replicas serve until
+    /// [`step`](KeyspaceProvider::step) has moved their shard.
     fn plan_move<'a>(
         &'a self,
         layout: &'a Layout,

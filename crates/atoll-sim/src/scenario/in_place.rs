@@ -1,4 +1,4 @@
-//! In-place keyspaces under faults, on disks and in memory: duels of proposers, tokens, repeats, deleted keys that are forgotten, lost disks.
+//! In-place keyspaces under faults, on disks and in memory: duels of proposers, tokens, repeats, forgotten deletions, lost disks.
 //!
 //! The clients and their oracle are those of the keyspaces on Bizur. The oracle of the protocol checks ballots and states on the wire.
 
@@ -71,8 +71,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let options = options(&mut rng);
     let install: Install = Box::new(move |core, who| {
         let (env, directory) = (core.env(), Arc::new(Everybody(hosts)) as Arc<dyn Directory>);
-        let acceptor =
-            atoll_in_place::Acceptor::new(env.clone(), who.storage, AcceptorOptions::default());
+        let acceptor = atoll_in_place::Acceptor::new(env.clone(), who.storage, AcceptorOptions::default());
         core.add_role(atoll_in_place::roles::ACCEPTOR, Box::new(acceptor));
         Arc::new(InPlaceProvider::new(env, directory, options))
     });
