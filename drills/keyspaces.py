@@ -185,6 +185,11 @@ def reason(done):
     return json.loads(done.stderr.splitlines()[-1])["error"]["reason"]
 
 
+def wait_up(cluster):
+    """Until every node is up: a keyspace is created only on nodes that answer."""
+    poll("all nodes are up", 60, lambda: all(n["state"] == "up" for n in cluster.status()["nodes"]), every=0.1)
+
+
 def in_memory(drill, cluster):
     """One node is killed, and then a second one."""
     cluster.atoll("kv", "create", "lagoon", "--replicas", 3, "--shards", SHARDS, "--buckets", 16, "--durability", "memory")
@@ -344,7 +349,9 @@ def body(drill):
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
         rows = [on_disk(drill, cluster)]
         bad_input(cluster)
+        wait_up(cluster)
         rows.append(locks(drill, cluster))
+        wait_up(cluster)
         rows.append(in_memory(drill, cluster))
     say()
     table(rows, ("keyspace", "acknowledged", "unknown", "refused", "kills", "keys", "claims"))
