@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+mod shelf;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,40 +17,12 @@ use atoll_corfu::projection::OPEN;
 use atoll_corfu::{Chain, ClientOptions, Projection, Stretch};
 use bytes::Bytes;
 use cluster::{Cluster, provider};
+use shelf::Shelf;
 
-/// A register in the memory of the test.
-#[derive(Debug, Default)]
-struct Shelf(Mutex<Versioned>);
-
-impl Shelf {
-    fn holding(projection: &Projection) -> Arc<Self> {
-        let value = projection.to_bytes();
-        let now = Versioned { version: Version(projection.epoch), value, nonce: Nonce(1) };
-        Arc::new(Shelf(Mutex::new(now)))
-    }
-}
-
-impl Register for Shelf {
-    fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
-        let now = self.0.lock().unwrap().clone();
-        Box::pin(async move { Ok(now) })
-    }
-
-    fn write_if(
-        &self,
-        expected: Version,
-        value: Bytes,
-        nonce: Nonce,
-    ) -> BoxFuture<'_, Result<Written, RegisterError>> {
-        let mut now = self.0.lock().unwrap();
-        let written = if now.version == expected {
-            *now = Versioned { version: Version(expected.0 + 1), value, nonce };
-            Written::Yes(now.version)
-        } else {
-            Written::Conflict(now.clone())
-        };
-        Box::pin(async move { Ok(written) })
-    }
+fn shelf_with(projection: &Projection) -> Arc<Shelf> {
+    let value = projection.to_bytes();
+    let now = Versioned { version: Version(projection.epoch), value, nonce: Nonce(1) };
+    Arc::new(Shelf(Mutex::new(now)))
 }
 
 fn log(c: &Cluster, name: &str, shelf: &Arc<Shelf>) -> CorfuLog {
@@ -76,7 +49,7 @@ struct Bystander(CorfuLog);
 
 impl Bystander {
     fn new(c: &Cluster) -> Self {
-        let shelf = Shelf::holding(&cluster::projection(c, 4, &[&[1, 2]]));
+        let shelf = shelf_with(&cluster::projection(c, 4, &[&[1, 2]]));
         Bystander(log(c, "bystander", &shelf))
     }
 
@@ -107,7 +80,7 @@ fn projections_that_cannot_be_are_refused_by_name() {
         (of(&[(0, 9)]), "only the last one is open"),
         (of(&[]), "has no range"),
     ] {
-        let stored = log(&c, "bad", &Shelf::holding(&bad));
+        let stored = log(&c, "bad", &shelf_with(&bad));
         let refused = append(&mut c, &stored, "a").unwrap_err();
         assert!(refused.to_string().contains(words), "{refused}");
         assert_eq!(read(&mut c, &stored, 0).unwrap_err(), refused);
@@ -132,11 +105,11 @@ fn a_unit_that_is_not_the_one_that_the_projection_names_serves_nothing() {
     let mut stranger = cluster::projection(&c, 4, &[&[1, 3]]);
     // Node 3 is there, but no unit of it has this data directory.
     stranger.stretches[0].chains[0].units[1].1 = StorageId(999);
-    let unknown = log(&c, "unknown", &Shelf::holding(&stranger));
+    let unknown = log(&c, "unknown", &shelf_with(&stranger));
     assert_eq!(append(&mut c, &unknown, "a"), Err(LogError::Unknown(0)), "the head has it");
     assert_eq!(read(&mut c, &unknown, 0), Err(LogError::WrongUnit));
     stranger.stretches[0].chains[0].units.reverse();
-    let unknown = log(&c, "unknown head", &Shelf::holding(&stranger));
+    let unknown = log(&c, "unknown head", &shelf_with(&stranger));
     let refused = append(&mut c, &unknown, "a").unwrap_err();
     assert_eq!(refused, LogError::WrongUnit, "no unit has anything of it");
     assert!(refused.to_string().contains("another data directory"), "{refused}");
@@ -148,7 +121,7 @@ fn a_unit_that_is_not_the_one_that_the_projection_names_serves_nothing() {
 fn a_unit_whose_disk_was_replaced_does_not_pass_for_the_old_one() {
     let mut c = cluster::new(4, 3);
     let bystander = Bystander::new(&c);
-    let shelf = Shelf::holding(&cluster::projection(&c, 4, &[&[1, 3]]));
+    let shelf = shelf_with(&cluster::projection(&c, 4, &[&[1, 3]]));
     let one = log(&c, "reef", &shelf);
     assert_eq!(append(&mut c, &one, "a"), Ok(0));
     let old = (NodeId(3), c.nodes[&NodeId(3)].storage);
@@ -170,7 +143,7 @@ fn a_unit_whose_disk_was_replaced_does_not_pass_for_the_old_one() {
 #[test]
 fn positions_far_beyond_the_tail_hold_nothing_and_are_not_filled() {
     let mut c = cluster::new(4, 4);
-    let one = log(&c, "reef", &Shelf::holding(&cluster::projection(&c, 4, &[&[1, 2], &[3]])));
+    let one = log(&c, "reef", &shelf_with(&cluster::projection(&c, 4, &[&[1, 2], &[3]])));
     assert_eq!(append(&mut c, &one, "a"), Ok(0));
     for far in [1, 1_000_000, MAX_POSITION - 1, MAX_POSITION, u64::MAX - 1, u64::MAX] {
         assert_eq!(read(&mut c, &one, far), Ok(Entry::Unwritten));
@@ -192,7 +165,7 @@ fn positions_far_beyond_the_tail_hold_nothing_and_are_not_filled() {
 #[test]
 fn a_reader_that_stops_reading_holds_up_nobody() {
     let mut c = cluster::new(4, 5);
-    let one = log(&c, "reef", &Shelf::holding(&cluster::projection(&c, 4, &[&[1, 2]])));
+    let one = log(&c, "reef", &shelf_with(&cluster::projection(&c, 4, &[&[1, 2]])));
     assert_eq!(append(&mut c, &one, "a"), Ok(0));
     let (env, id) = (c.env(3), id_of("reef"));
     for addr in 0..20_000_u64 {

@@ -2,46 +2,20 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+mod shelf;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_contract::LogletId;
-use atoll_contract::register::*;
 use atoll_core::*;
 use atoll_corfu::log::{CorfuLog, Entry};
 use atoll_corfu::{ClientOptions, Projection, UnitId};
 use bytes::Bytes;
 use cluster::Cluster;
+use shelf::Shelf;
 
 const SOON: Duration = Duration::from_secs(20);
-
-/// A register in the memory of the test.
-#[derive(Debug, Default)]
-struct Shelf(Mutex<Versioned>);
-
-impl Register for Shelf {
-    fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
-        let now = self.0.lock().unwrap().clone();
-        Box::pin(async move { Ok(now) })
-    }
-
-    fn write_if(
-        &self,
-        expected: Version,
-        value: Bytes,
-        nonce: Nonce,
-    ) -> BoxFuture<'_, Result<Written, RegisterError>> {
-        let mut now = self.0.lock().unwrap();
-        let written = if now.version == expected {
-            *now = Versioned { version: Version(expected.0 + 1), value, nonce };
-            Written::Yes(now.version)
-        } else {
-            Written::Conflict(now.clone())
-        };
-        Box::pin(async move { Ok(written) })
-    }
-}
 
 struct World {
     c: Cluster,
