@@ -543,7 +543,7 @@ pub enum Reason {
     DiskFull = 8,
     /// The node's storage failed; it must be restarted.
     StorageFailed = 9,
-    /// The node is stopping: go on at another.
+    /// The node is stopping: continue at another.
     Stopping = 10,
     /// The state of the cluster forbids it; the message says which.
     Refused = 11,
@@ -844,7 +844,7 @@ pub mod log_service_client {
         /// Appends many records over one stream. The first message must carry `open` and nothing else counts in it; each
         /// further message carries `records`. The log is created if there is none. Outcomes come in the order of the messages, several in a reply where several
         /// are known. While messages are unanswered the server sends at least one reply, maybe an empty one, every 50 ms: a
-        /// client that hears nothing for several times as long may take the node for dead and go on at another. The stream ends
+        /// client that hears nothing for several times as long may take the node for dead and continue at another. The stream ends
         /// when all that the server took is answered; if it ends with atoll-happened "no", the rest did not happen.
         pub async fn append_stream(
             &mut self,
@@ -916,7 +916,7 @@ pub mod log_service_client {
                 .insert(GrpcMethod::new("atoll.v1.LogService", "CheckTail"));
             self.inner.unary(req, path, codec).await
         }
-        /// Gives up all positions below `to`, for ever. `to` is at most the tail. Idempotent.
+        /// Gives up all positions below `to` permanently. `to` is at most the tail. Idempotent.
         pub async fn trim(
             &mut self,
             request: impl tonic::IntoRequest<super::TrimRequest>,
@@ -984,7 +984,7 @@ pub mod log_service_server {
         /// Appends many records over one stream. The first message must carry `open` and nothing else counts in it; each
         /// further message carries `records`. The log is created if there is none. Outcomes come in the order of the messages, several in a reply where several
         /// are known. While messages are unanswered the server sends at least one reply, maybe an empty one, every 50 ms: a
-        /// client that hears nothing for several times as long may take the node for dead and go on at another. The stream ends
+        /// client that hears nothing for several times as long may take the node for dead and continue at another. The stream ends
         /// when all that the server took is answered; if it ends with atoll-happened "no", the rest did not happen.
         async fn append_stream(
             &self,
@@ -1009,7 +1009,7 @@ pub mod log_service_server {
             &self,
             request: tonic::Request<super::CheckTailRequest>,
         ) -> std::result::Result<tonic::Response<super::CheckTailReply>, tonic::Status>;
-        /// Gives up all positions below `to`, for ever. `to` is at most the tail. Idempotent.
+        /// Gives up all positions below `to` permanently. `to` is at most the tail. Idempotent.
         async fn trim(
             &self,
             request: tonic::Request<super::TrimRequest>,
@@ -3987,12 +3987,12 @@ pub struct DatabaseStatusReply {
     /// Why it serves nobody until it has the state of a peer; empty: it serves.
     #[prost(string, tag = "14")]
     pub withheld: ::prost::alloc::string::String,
-    /// What was found wrong in this life, the last ones, in words; they stay when all is well again.
+    /// What was found wrong in this life, the last ones, as messages; they stay after recovery.
     #[prost(string, repeated, tag = "15")]
     pub found: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint64, tag = "16")]
     pub found_total: u64,
-    /// Why it applies no more; empty: it goes on.
+    /// Why it no longer applies entries; empty while it does.
     #[prost(string, tag = "17")]
     pub halted: ::prost::alloc::string::String,
     /// What its store is short of at the moment; it is tried again by itself. Empty: nothing.
