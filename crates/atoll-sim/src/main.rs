@@ -76,6 +76,10 @@ enum Command {
         /// Threads.
         #[arg(long, default_value_t = 2)]
         threads: usize,
+        /// Writes the seeds that caught them to this file. Without --only, that can be `crates/atoll-sim/mutants.txt`, whose seeds are
+        /// tried first.
+        #[arg(long)]
+        record: Option<std::path::PathBuf>,
     },
     /// Lists scenarios and mutants.
     List,
@@ -268,10 +272,12 @@ fn main() -> ExitCode {
             }
             Ok(fine)
         }),
-        Command::Mutants { only, seeds, threads } => only
+        Command::Mutants { only, seeds, threads, record } => only
             .map(|names| names.split(',').map(mutant).collect::<Result<Vec<_>, _>>())
             .transpose()
-            .map(|some| mutants::hunt(&some.unwrap_or(mutants::all()), seeds, threads)),
+            .and_then(|some| {
+                mutants::hunt(&some.unwrap_or(mutants::all()), seeds, threads, record.as_deref())
+            }),
         Command::List => {
             list();
             Ok(true)
