@@ -13,6 +13,7 @@ from it to the old one.
 import atexit
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import threading
@@ -33,16 +34,24 @@ LOG = "upgrade"
 CURRENT, NEXT = 2, 3
 
 
-def next_program(given):
-    """The program one level ahead: as given, or built from the libraries that the tests have built, and kept under a name of its own."""
-    if given:
+def test_build():
+    """A test build of this tree: from ATOLL_TEST_BIN, or as cargo builds it."""
+    if given := os.environ.get("ATOLL_TEST_BIN"):
         return pathlib.Path(given).resolve()
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
-    subprocess.run(["cargo", "build", "--quiet", "-p", "atoll", "--features", "next-level"], cwd=ROOT, check=True)
-    kept = target / "debug/atoll-next-level"
-    # Moved, so that nobody takes it for the program of this tree. A rename onto another name of the same file would do nothing.
-    kept.unlink(missing_ok=True)
-    return (target / "debug/atoll").rename(kept)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "testing"
+    command = ["cargo", "build", "--quiet", "-p", "atoll", "--features", "testing", "--target-dir", target]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return target / "debug/atoll"
+
+
+def next_program(drill):
+    """The program one level ahead: as given, or a test build that is told to be ahead."""
+    if drill.args.next_bin:
+        return pathlib.Path(drill.args.next_bin).resolve()
+    program = drill.folder / "atoll-next-level"
+    program.write_text(f'#!/bin/sh\nATOLL_NEXT_LEVEL=1 exec {shlex.quote(str(test_build()))} "$@"\n')
+    program.chmod(0o755)
+    return program
 
 
 class Fleet(Cluster):
@@ -211,7 +220,7 @@ def check_refused(cluster, number, program, words):
 
 
 def body(drill):
-    old, new = drill.binary, next_program(drill.args.next_bin)
+    old, new = drill.binary, next_program(drill)
     first = pathlib.Path(drill.args.first_bin).resolve() if drill.args.first_bin else None
     stay, compared, rows = drill.args.stay, 0, []
     with Fleet(old, first or old, drill.folder / "cluster") as cluster:
@@ -292,6 +301,6 @@ if __name__ == "__main__":
         "upgrade",
         __doc__,
         stay=(8.0, 1.5, "how long each mixture stays, in seconds"),
-        next_bin=("", "", "the program one feature level ahead; otherwise it is built"),
+        next_bin=("", "", "the program one feature level ahead; otherwise a test build stands for it"),
         first_bin=("", "", "a program from before there were feature levels, to begin with"),
     ).run(body)

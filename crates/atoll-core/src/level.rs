@@ -85,10 +85,7 @@ impl Copy for LevelRange {}
 
 impl LevelRange {
     /// The range of this program.
-    pub const OURS: LevelRange = LevelRange {
-        lowest: Level::FIRST,
-        highest: if cfg!(feature = "next-level") { Level::NEXT } else { Level::CURRENT },
-    };
+    pub const OURS: LevelRange = LevelRange { lowest: Level::FIRST, highest: Level::CURRENT };
     /// The range of a member that has announced none: its program predates levels.
     pub const UNANNOUNCED: LevelRange = LevelRange { lowest: Level::FIRST, highest: Level::FIRST };
 

@@ -56,7 +56,7 @@ enum Verb {
 }
 
 /// Switches on the mutant that ATOLL_MUTANT names.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "testing")]
 fn put_mutant_in() {
     use atoll_core::testing::set_mutant_everywhere;
     let Some(name) = std::env::var_os("ATOLL_MUTANT") else { return };
@@ -72,7 +72,7 @@ fn put_mutant_in() {
 
 fn main() -> ExitCode {
     allocator::set_up();
-    #[cfg(feature = "mutants")]
+    #[cfg(feature = "testing")]
     put_mutant_in();
     match Atoll::parse().verb {
         Verb::Dev(args) => dev::run(&args),

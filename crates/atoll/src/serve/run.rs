@@ -4,7 +4,8 @@ use std::io::Read;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use atoll_core::NodeId;
+use atoll_core::testing::next_level;
+use atoll_core::{Level, LevelRange, NodeId};
 use atoll_doors::zookeeper;
 use atoll_net::TlsFiles;
 use atoll_node::config::{Founder, NodeConfig};
@@ -58,6 +59,17 @@ pub(super) fn tls_files(tls: &Tls) -> TlsFiles {
     TlsFiles { ca, cert, key, server_name }
 }
 
+/// Returns the feature levels that this program reads. A test build reads one more if it finds `ATOLL_NEXT_LEVEL` in its environment: in the
+/// drill of upgrades, it stands for a later release.
+fn levels() -> LevelRange {
+    if !next_level(Level::NEXT) || std::env::var_os("ATOLL_NEXT_LEVEL").is_none() {
+        return LevelRange::OURS;
+    }
+    let ahead = LevelRange { highest: Level::NEXT, ..LevelRange::OURS };
+    tracing::warn!("ATOLL_NEXT_LEVEL: this test build reads feature levels {ahead}");
+    ahead
+}
+
 /// Converts the configuration to the type of the node.
 fn node_config(config: Config) -> NodeConfig {
     let roles = |r: Roles| atoll_node::config::Roles { log: r.log, meta: r.meta, sequencer: r.sequencer };
@@ -69,7 +81,7 @@ fn node_config(config: Config) -> NodeConfig {
         cluster: config.cluster,
         data: config.data,
         roles: roles(config.roles),
-        levels: atoll_core::LevelRange::OURS,
+        levels: levels(),
         grpc: config.grpc,
         peer: config.peer,
         metrics: config.metrics,
