@@ -34,6 +34,9 @@
 //!
 //! A log of this kind makes no progress while the store of its active loglet is down. If that store's disk is lost, the open loglet is
 //! lost; a sealed one can be rebuilt from its mirror. The kind has no feature level, because no release writes it.
+//!
+//! While a window is full, the clerk and the store refuse appends as busy, and the caller tries again later. A kind for use holds them
+//! until there is room, as the local one does. Here the refusal stays, so that tests of the plug-in interface meet it.
 
 mod append;
 mod back_fill;
