@@ -47,6 +47,8 @@ struct State {
     judges: BTreeMap<KeyspaceId, Judge>,
     /// Keyspaces whose deletion has been completed.
     deleted: BTreeSet<KeyspaceId>,
+    /// How many clients read and write.
+    clients: usize,
 }
 
 /// What all clients share. Cheap to clone.
@@ -276,6 +278,7 @@ async fn write_once(
 pub async fn client(stage: Stage<Handles>, reef: Reef, number: u64, keys: u64, think: Duration) {
     let (mut seq, mut last) = (0, None);
     let mut host = stage.below(64) as usize;
+    reef.state().clients += 1;
     while !stage.over.is_up() {
         stage.pause(think).await;
         if stage.below(6) == 0 {
@@ -303,6 +306,15 @@ pub async fn client(stage: Stage<Handles>, reef: Reef, number: u64, keys: u64, t
         {
             last = held;
         }
+    }
+    reef.state().clients -= 1;
+}
+
+/// Waits for the last operations of clients. A deletion that is still under way would take a key that is expected to be there.
+async fn clients_end(stage: &Stage<Handles>, reef: &Reef) {
+    stage.waits_for("the last operations of clients".to_owned());
+    while reef.state().clients > 0 {
+        stage.pause(Duration::from_millis(20)).await;
     }
 }
 
@@ -375,6 +387,7 @@ pub async fn operator(stage: Stage<Handles>, reef: Reef) {
 /// for good in some runs.
 pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usize>) {
     stage.pause(Duration::from_millis(500)).await;
+    clients_end(&stage, &reef).await;
     stage.waits_for("a keyspace".to_owned());
     provide(&stage, &reef).await;
     if !dead.is_empty() {
