@@ -22,6 +22,7 @@ mod registers;
 mod replaced;
 pub mod replicas;
 mod seals;
+mod slow_leaders;
 mod stores;
 mod striped;
 mod tables;
@@ -101,6 +102,7 @@ pub fn all() -> Vec<Scenario> {
         keyspaces::SCENARIO,
         in_place::SCENARIO,
         leases::SCENARIO,
+        slow_leaders::SCENARIO,
         directed::DELETED,
         lasting::LASTING,
         lasting::SLOW_LINKS,

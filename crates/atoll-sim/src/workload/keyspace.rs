@@ -327,7 +327,7 @@ async fn on<T: Send + 'static>(
 }
 
 /// Makes sure that there is a keyspace, and that it is not one that is being deleted or has lost its memory.
-pub(super) async fn provide(stage: &Stage<Handles>, reef: &Reef) {
+pub async fn provide(stage: &Stage<Handles>, reef: &Reef) {
     loop {
         let life = stage.cluster.wait_any(&stage.env, stage.below(64) as usize % stage.cluster.hosts()).await;
         let (catalog, spec) = (life.handles.catalog.clone(), reef.spec.clone());
@@ -383,6 +383,36 @@ pub async fn operator(stage: Stage<Handles>, reef: Reef) {
     }
 }
 
+/// Writes a key through a host until the write is acknowledged. `last` is the last operation of the writer.
+async fn put(
+    stage: &Stage<Handles>,
+    reef: &Reef,
+    host: usize,
+    request: &Request,
+    last: &mut OpId,
+) -> KeyVersion {
+    loop {
+        last.seq += 1;
+        let value = Bytes::from(format!("last-{}-{}", last.client.0, last.seq));
+        let put = (*last, Guard::Always, Change::Put(value));
+        if let Some(Changed::Done(version)) = write_once(stage, reef, host, request, put).await {
+            return version;
+        }
+        stage.pause(Duration::from_millis(20)).await;
+    }
+}
+
+/// Writes all keys, each until that is acknowledged, as this client.
+pub async fn write_all(stage: &Stage<Handles>, reef: &Reef, keys: u64, client: u64) {
+    let Some(layout) = reef.layout() else { return };
+    let mut writer = OpId { client: ClientId(client), seq: 0 };
+    for n in 0..keys {
+        stage.waits_for(format!("a write of k{n}"));
+        let request = Request { layout: layout.clone(), key: Bytes::from(format!("k{n}")), dead: false };
+        put(stage, reef, n as usize, &request, &mut writer).await;
+    }
+}
+
 /// Demands progress after everything was healed: a write and a read of each key, and a listing, through each node. First, a minority dies
 /// for good in some runs.
 pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usize>) {
@@ -406,21 +436,13 @@ pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usiz
         let request = Request { layout: layout.clone(), key: Bytes::from(format!("k{n}")), dead: false };
         stage.spawn("watch", watch_all(stage.clone(), reef.clone(), request, n, shown.clone()));
     }
-    let mut seq = 0;
+    let mut writer = OpId { client: ClientId(1), seq: 0 };
     for host in 0..stage.cluster.hosts() {
         for n in 0..keys {
             let key = Bytes::from(format!("k{n}"));
             let request = Request { layout: layout.clone(), key, dead: false };
             stage.waits_for(format!("a write of k{n} through host {host}"));
-            let version = loop {
-                seq += 1;
-                let op = OpId { client: ClientId(1), seq };
-                let put = (op, Guard::Always, Change::Put(Bytes::from(format!("last-{seq}"))));
-                if let Some(Changed::Done(version)) = write_once(&stage, &reef, host, &request, put).await {
-                    break version;
-                }
-                stage.pause(Duration::from_millis(20)).await;
-            };
+            let version = put(&stage, &reef, host, &request, &mut writer).await;
             stage.waits_for(format!("the watch of k{n} to show version {version}, or a later one"));
             while shown.lock().unwrap_or_else(PoisonError::into_inner).get(&n).is_none_or(|v| *v < version) {
                 stage.pause(Duration::from_millis(20)).await;

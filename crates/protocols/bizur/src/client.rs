@@ -17,6 +17,7 @@ use bytes::Bytes;
 use crate::bucket::{MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::message::{Answer, Ask, AskReply, Create, Question, ShardConfig, ShardKey, wire_change};
 use crate::provider::{ENGINE, shards_of};
+use crate::search::Search;
 
 /// Intervals of a client.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,10 @@ pub struct ClientOptions {
     pub patience: Duration,
     /// Mean pause before a retry.
     pub pause: Duration,
+    /// How long a leader may leave a client without an answer before the client asks another replica to lead, although that one hears the
+    /// leader. Too small: clients of a slow leader replace it, in turn. Too large: a leader that only some nodes reach keeps the others
+    /// waiting.
+    pub depose_after: Duration,
     /// How long a wait for a change of a key lasts at most.
     pub watch: Duration,
     /// How long a leader is asked to wait for a change. It is also how late a change is seen if the leader that was asked has been replaced
@@ -40,6 +45,7 @@ impl Default for ClientOptions {
             attempt: Duration::from_millis(150),
             patience: Duration::from_secs(3),
             pause: Duration::from_millis(8),
+            depose_after: Duration::from_millis(1_500),
             watch: Duration::from_secs(10),
             watch_at_leader: Duration::from_secs(2),
         }
@@ -84,13 +90,6 @@ struct NoAnswer {
     maybe: bool,
 }
 
-/// Where the next attempt goes.
-struct Aim {
-    node: NodeId,
-    /// Whether the receiver should lead, because the leader that it believes in did not answer.
-    insist: bool,
-}
-
 impl BizurKeyspace {
     /// Returns a handle to the keyspace with this layout.
     pub fn new(env: Env, layout: Layout, options: ClientOptions) -> Self {
@@ -122,49 +121,41 @@ impl BizurKeyspace {
         let nodes = self.nodes(shard);
         let key = ShardKey { keyspace: self.0.layout.id, epoch: self.0.layout.epoch, shard };
         let until = env.now().after(options.patience);
-        let mut aim = Aim { node: self.leader(shard).unwrap_or(nodes[0]), insist: false };
+        let mut search = Search::new(nodes, self.leader(shard));
         let mut why = Unavailability::NoQuorum;
-        let mut failed: Option<NodeId> = None;
         loop {
-            let ask = Ask { shard: key, insist: aim.insist, question: question(maybe) };
-            match env.within(attempt, env.call(aim.node, ask)).await {
-                Ok(Ok(reply)) => match reply.answer {
+            let (node, began) = (search.node, env.now());
+            let ask = Ask { shard: key, insist: search.insist, question: question(maybe) };
+            match env.within(search.wait(attempt), env.call(node, ask)).await {
+                Ok(Ok(reply)) => match search.heard(reply.answer) {
                     Answer::NotLeader { leader } => {
-                        let leader = leader.map(NodeId).filter(|n| nodes.contains(n) && Some(*n) != failed);
-                        aim = match leader {
-                            Some(leader) if leader != aim.node => Aim { node: leader, insist: false },
-                            _ => Aim { node: next(&nodes, aim.node), insist: failed.is_some() },
-                        };
+                        search.not_leader(env.now(), options.depose_after, leader.map(NodeId));
                     }
                     Answer::Unknown {} => maybe |= is_write,
                     Answer::Absent {} => {
-                        if !self.create(aim.node).await {
-                            let position = nodes.iter().position(|n| *n == aim.node).unwrap_or(0);
+                        if !self.create(node).await {
+                            let position = search.nodes.iter().position(|n| *n == node).unwrap_or(0);
                             lock(&self.0.known).gone.insert((shard, position));
-                            aim = Aim { node: next(&nodes, aim.node), insist: true };
+                            search.cannot_lead();
                         }
                     }
                     Answer::Dropped {} => return Err(NoAnswer { why: Unavailability::Gone, maybe }),
                     Answer::StorageFailed {} => {
-                        (why, failed) = (Unavailability::StorageFailed, Some(aim.node));
-                        aim = Aim { node: next(&nodes, aim.node), insist: true };
+                        why = Unavailability::StorageFailed;
+                        search.cannot_lead();
                     }
                     Answer::DiskFull {} => why = Unavailability::DiskFull,
                     Answer::Busy {} => why = Unavailability::Busy,
                     answer => {
-                        lock(&self.0.known).leaders.insert(shard, aim.node);
+                        lock(&self.0.known).leaders.insert(shard, node);
                         return Ok((answer, maybe));
                     }
                 },
-                Ok(Err(CallError::NotSent(_))) => {
-                    failed = Some(aim.node);
-                    aim = Aim { node: next(&nodes, aim.node), insist: true };
-                }
-                Ok(Err(_)) | Err(_) => {
+                Ok(Err(CallError::NotSent(_))) => search.no_answer(began, false),
+                late => {
                     hit("bizur.client.no_answer");
                     maybe |= is_write;
-                    failed = Some(aim.node);
-                    aim = Aim { node: next(&nodes, aim.node), insist: true };
+                    search.no_answer(began, late.is_err());
                 }
             }
             if self.lost_majority(shard) {
@@ -367,11 +358,6 @@ impl BizurKeyspace {
         let upto = keys.last().filter(|_| more).map(|(key, _)| key.clone());
         Ok(Page { keys, more, upto })
     }
-}
-
-fn next(nodes: &[NodeId], after: NodeId) -> NodeId {
-    let at = nodes.iter().position(|node| *node == after).unwrap_or(0);
-    nodes[(at + 1) % nodes.len()]
 }
 
 fn held(found: Option<(u64, Bytes)>) -> Option<Held> {

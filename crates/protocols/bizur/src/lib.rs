@@ -19,7 +19,7 @@
 //! | Algorithm 2 | replicated write | `leader/serve.rs`, `leader/rounds.rs` (leader), `shard.rs` (replica) |
 //! | Algorithm 3 | replicated read, confirmation | `leader/rounds.rs`, `shard.rs` |
 //! | Algorithm 4 | recovery of a bucket | `leader/serve.rs` (which buckets), `leader/rounds.rs` |
-//! | Algorithm 5 | get, set, delete, iterate | `leader/serve.rs`, `bucket.rs`; the client in `client.rs` |
+//! | Algorithm 5 | get, set, delete, iterate | `leader/serve.rs`, `bucket.rs`; the client in `client.rs`, `search.rs` |
 //! | §7 of the notes | watches of keys | `leader/watches.rs`, `client.rs` |
 //! | §2.6 | reconfiguration | not offered yet; the replica knows the seal (`shard.rs`) |
 //! | §5 of the notes | durable and in memory, identities | `shard.rs`, `node.rs`, `checkpoint.rs` |
@@ -58,6 +58,7 @@ mod node;
 mod plugin;
 mod provider;
 pub mod roles;
+mod search;
 mod shard;
 #[cfg(feature = "testing")]
 mod testing;

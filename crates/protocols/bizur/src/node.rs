@@ -2,7 +2,8 @@
 //!
 //! A node sends a beat to every node with which it shares shards. A node that was silent for [`NodeOptions::suspect_after`], that reports a
 //! closed journal, or that now has another identity than the one in the shard's configuration, does not lead: the next replica in the order
-//! of the configuration stands for election. A false alarm costs one election. Clients may also insist, if the leader does not answer them.
+//! of the configuration stands for election. A false alarm costs one election. Clients may also insist, if the leader has not answered
+//! them for long, or says that it does not lead (`search.rs`).
 //!
 //! The node drops every message from or to an identity that is not in the configuration of the shard (bizur-Z10). For a shard in memory,
 //! the identity is that of the process. So a process that restarts, and has forgotten its votes and buckets, is nobody (§5).
@@ -102,6 +103,14 @@ pub(crate) struct Held {
     pub(crate) shard: Shard,
     pub(crate) leader: Leader,
     due: Option<Tick>,
+    /// When this life of the node last voted.
+    voted_at: Option<Tick>,
+}
+
+impl Held {
+    fn new(shard: Shard, options: LeaderOptions) -> Self {
+        Held { shard, leader: Leader::new(options), due: None, voted_at: None }
+    }
 }
 
 /// See the module documentation.
@@ -194,10 +203,13 @@ impl BizurNode {
         Address { shard: to.shard, from: to.to, to: to.from }
     }
 
-    fn on_please_vote(&mut self, from: Caller, m: PleaseVote, out: &mut Effects) {
+    fn on_please_vote(&mut self, now: Tick, from: Caller, m: PleaseVote, out: &mut Effects) {
         let Some((held, position)) = self.admit(from.node, &m.to) else { return };
         if held.shard.config.replicas[position] != m.elect.server {
             return;
+        }
+        if m.elect > held.shard.voted {
+            held.voted_at = Some(now);
         }
         held.shard.vote(m.elect, out);
         held.leader.heard_of(held.shard.voted, out);
@@ -271,8 +283,7 @@ impl BizurNode {
             let mut shard = Shard::new(config, me, Lsn::NONE);
             shard.keep_config(out);
             shows = shows.max(shard.lsn);
-            let leader = Leader::new(self.options.leader.clone());
-            self.shards.insert(key, Held { shard, leader, due: None });
+            self.shards.insert(key, Held::new(shard, self.options.leader.clone()));
         }
         self.watch_peers(now);
         out.reply(from, Created { not_member, dropped }, shows);
@@ -334,7 +345,9 @@ impl BizurNode {
         let leader = self.believed_leader(held);
         if !held.leader.is_active() {
             let silent = leader == self.me() || !self.is_well(now, held, leader);
-            if !silent && !m.insist {
+            // What the client knows of a leader may be older than the election of this one.
+            let young = |at: Tick| now.since(at) < self.options.leader.election_patience;
+            if !silent && (!m.insist || held.voted_at.is_some_and(young)) {
                 return Err(not_leader(Some(leader)));
             }
             if !held.leader.may_stand(now) {
@@ -450,7 +463,7 @@ impl BizurNode {
             WriteReply::KIND => self.on_write_reply(now, from, &WriteReply::from_frame(f)?, out),
             ReplicaRead::KIND => self.on_read(from, &ReplicaRead::from_frame(f)?, out),
             ReadReply::KIND => self.on_read_reply(now, from, &ReadReply::from_frame(f)?, out),
-            PleaseVote::KIND => self.on_please_vote(from, PleaseVote::from_frame(f)?, out),
+            PleaseVote::KIND => self.on_please_vote(now, from, PleaseVote::from_frame(f)?, out),
             Vote::KIND => self.on_vote(now, from, &Vote::from_frame(f)?, out),
             Beat::KIND => self.on_beat(now, from, &Beat::from_frame(f)?),
             Create::KIND => self.on_create(now, from, Create::from_frame(f)?, out),
@@ -469,9 +482,8 @@ impl BizurNode {
                 let key = config.key;
                 let gone = self.dropped.get(&key.keyspace).is_some_and(|last| *last >= key.epoch);
                 if let Some(me) = self.position(config).filter(|_| !gone) {
-                    let leader = Leader::new(self.options.leader.clone());
                     let shard = Shard::new(config.clone(), me, Lsn::NONE);
-                    self.shards.entry(key).or_insert(Held { shard, leader, due: None });
+                    self.shards.entry(key).or_insert(Held::new(shard, self.options.leader.clone()));
                 }
                 return;
             }
