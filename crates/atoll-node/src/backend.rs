@@ -493,9 +493,9 @@ fn reconfig_refusal(error: &ReconfigError) -> Refusal {
         ReconfigError::Plan(
             PlanError::UnknownKind { .. } | PlanError::Unknown { .. } | PlanError::Invalid { .. },
         ) => Refusal::no(Reason::Invalid, words, ""),
-        ReconfigError::Plan(PlanError::NodeDown(_) | PlanError::TooFew { .. }) => {
-            Refusal::no(Reason::Refused, words, "")
-        }
+        ReconfigError::Plan(
+            PlanError::NodeDown(_) | PlanError::TooFew { .. } | PlanError::Missing { .. },
+        ) => Refusal::no(Reason::Refused, words, ""),
         ReconfigError::Plan(PlanError::Unreadable(_)) => {
             Refusal::no(Reason::Refused, words, "was it written by a newer version of this program?")
         }

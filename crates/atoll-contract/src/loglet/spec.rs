@@ -142,7 +142,7 @@ pub enum PlanError {
     /// One of the requested nodes did not answer.
     #[error("node {0} does not answer; name servers that are up (see `atoll status`)")]
     NodeDown(NodeId),
-    /// Too few servers answer: fewer than a majority, or one is missing that was never a server of the log.
+    /// Too few servers answer where a majority is enough: fewer than that, or one is missing that was never a server of the log.
     #[error(
         "{up} of {wanted} servers answer; a segment needs a majority of them, and the others must have been the log's before (see `atoll status`)"
     )]
@@ -150,6 +150,18 @@ pub enum PlanError {
         /// The number of servers that answered.
         up: usize,
         /// The number of servers of the segment.
+        wanted: usize,
+    },
+    /// Too few nodes answer for a role of which each node is needed, such as the units of a chain.
+    #[error(
+        "a segment needs {wanted} nodes for the role {role:?}, all of them up; {up} answer (see `atoll status`)"
+    )]
+    Missing {
+        /// The role.
+        role: &'static str,
+        /// The number of nodes that answered and suit the role.
+        up: usize,
+        /// The number of nodes that are needed.
         wanted: usize,
     },
     /// The specification contradicts the kind's rules.

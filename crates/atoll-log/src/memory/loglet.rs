@@ -88,7 +88,7 @@ impl LogletProvider for MemoryProvider {
             let first = servers.iter().copied().find(|n| usable(&n));
             let wanted = spec.placed("sequencer").and_then(|nodes| nodes.first().copied());
             let Some(sequencer) = wanted.or(first) else {
-                return Err(PlanError::TooFew { up: 0, wanted: 1 });
+                return Err(PlanError::Missing { role: "sequencer", up: 0, wanted: 1 });
             };
             if s.faults.stopped.contains(&sequencer) {
                 return Err(PlanError::NodeDown(sequencer));

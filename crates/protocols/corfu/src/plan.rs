@@ -153,7 +153,7 @@ impl Choice<'_> {
         };
         ranked.sort_by_key(|i| (self.unfit(i), Reverse(self.reached(i.node)), !held(i), i.node));
         if ranked.len() < wanted {
-            return Err(PlanError::TooFew { up: ranked.len(), wanted });
+            return Err(PlanError::Missing { role: UNIT_ROLE, up: ranked.len(), wanted });
         }
         ranked.truncate(wanted);
         ranked.sort_by_key(|i| i.node);
@@ -180,7 +180,7 @@ impl Choice<'_> {
             (self.unfit(i), Reverse(self.reached(i.node)), !is_unit, kept != Some(i.node), i.node)
         };
         let fit = self.up.iter().filter(|i| i.sequencer);
-        fit.min_by_key(rank).ok_or(PlanError::TooFew { up: 0, wanted: 1 })
+        fit.min_by_key(rank).ok_or(PlanError::Missing { role: SEQUENCER_ROLE, up: 0, wanted: 1 })
     }
 
     /// Returns how many members reach a node.

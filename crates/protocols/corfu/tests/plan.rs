@@ -60,7 +60,7 @@ fn chains_are_shorter_while_nodes_are_down_and_as_before_afterwards() {
     let fewer = plan(&mut c, LogletSpec::default(), Some(&two)).unwrap();
     assert_eq!((lengths(&fewer), fewer.wanted), (vec![2], (2, 2)));
     let asked = plan(&mut c, corfu(&[("replicas", "3")]), None);
-    assert!(matches!(asked, Err(PlanError::TooFew { up: 2, wanted: 3 })), "{asked:?}");
+    assert!(matches!(asked, Err(PlanError::Missing { role: "unit", up: 2, wanted: 3 })), "{asked:?}");
     for node in [3, 4] {
         c.restart(NodeId(node));
     }
@@ -89,7 +89,11 @@ fn a_log_moves_here_while_a_node_is_down_and_its_holders_are_the_units() {
     assert!(took < Duration::from_millis(500), "appends waited {took:?}");
     // A chain takes appends only while all of its units are up, so what was asked for in numbers is refused.
     let three = LogletSpec { held: held.clone(), ..named };
-    assert_eq!(plan(&mut c, three, None), Err(PlanError::TooFew { up: 2, wanted: 3 }));
+    let refused = plan(&mut c, three, None).unwrap_err();
+    assert_eq!(refused, PlanError::Missing { role: "unit", up: 2, wanted: 3 });
+    let words =
+        "a segment needs 3 nodes for the role \"unit\", all of them up; 2 answer (see `atoll status`)";
+    assert_eq!(refused.to_string(), words);
     let dead = LogletSpec { held, ..corfu(&[]).place("unit", [NodeId(2), NodeId(3)]) };
     assert_eq!(plan(&mut c, dead, None), Err(PlanError::NodeDown(NodeId(3))));
     // With a single node left, one copy is all that there can be.

@@ -84,7 +84,7 @@ impl LocalProvider {
                 .map(|(_, i)| LocalConfig { node: i.node, storage: i.storage })
                 .ok_or(PlanError::NodeDown(*node)),
             (None, Some(node)) => Err(PlanError::NodeDown(node)),
-            (None, None) => Err(PlanError::TooFew { up: 0, wanted: 1 }),
+            (None, None) => Err(PlanError::Missing { role: SERVER, up: 0, wanted: 1 }),
         }
     }
 }

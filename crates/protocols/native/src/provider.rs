@@ -325,7 +325,7 @@ fn pick_sequencer<'a>(
             let elsewhere = spec.avoids_in(SEQUENCER, i.node);
             (no_quorum, unfit, std::cmp::Reverse(reached), elsewhere, !is_server, !kept, i.node)
         })
-        .ok_or(PlanError::TooFew { up: 0, wanted: 1 })
+        .ok_or(PlanError::Missing { role: SEQUENCER, up: 0, wanted: 1 })
 }
 
 /// Returns which node does what for a loglet with this configuration.

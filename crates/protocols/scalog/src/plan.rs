@@ -161,7 +161,7 @@ impl Choice<'_> {
             }
         };
         if chosen.len() < wanted {
-            return Err(PlanError::TooFew { up: chosen.len(), wanted });
+            return Err(PlanError::Missing { role: STORAGE_ROLE, up: chosen.len(), wanted });
         }
         let server = |i: &&Identity| Server { node: i.node, storage: i.storage };
         let shard = |(n, some): (usize, &[&Identity])| ShardSpec {
@@ -203,7 +203,11 @@ impl Choice<'_> {
 
     fn orderers(&self) -> Result<Vec<NodeId>, PlanError> {
         let orderers = self.helpers(ORDERER_ROLE, USUAL_ORDERERS)?;
-        if orderers.is_empty() { Err(PlanError::TooFew { up: 0, wanted: 1 }) } else { Ok(orderers) }
+        if orderers.is_empty() {
+            Err(PlanError::Missing { role: ORDERER_ROLE, up: 0, wanted: 1 })
+        } else {
+            Ok(orderers)
+        }
     }
 
     /// Returns the nodes over which aggregators are spread. The first orderer has enough to do.

@@ -54,7 +54,7 @@ impl Choice<'_> {
     fn store(&self) -> Result<&Identity, PlanError> {
         let held = self.previous.map(|p| p.store);
         let rank = |i: &Identity| (!i.failed).then(|| (self.unfit(i), !is(held, i), i.node));
-        self.pick(STORE, rank).unwrap_or(Err(PlanError::TooFew { up: 0, wanted: 1 }))
+        self.pick(STORE, rank).unwrap_or(Err(PlanError::Missing { role: STORE, up: 0, wanted: 1 }))
     }
 
     /// Chooses a clerk that the store reaches, and then one that as many members reach as possible. Otherwise two nodes that see different
@@ -67,7 +67,7 @@ impl Choice<'_> {
             let taste = (Reverse(reached), i.node == store, kept != Some(i.node), i.node);
             i.sequencer.then(|| (!reaches(store), self.unfit(i), taste))
         };
-        self.pick(CLERK, rank).unwrap_or(Err(PlanError::TooFew { up: 0, wanted: 1 }))
+        self.pick(CLERK, rank).unwrap_or(Err(PlanError::Missing { role: CLERK, up: 0, wanted: 1 }))
     }
 
     /// Chooses a mirror on another node than the store's, unless there is no other member: on the same disk, it would be no second copy.
@@ -78,7 +78,7 @@ impl Choice<'_> {
             let is_other = is_alone || i.node != store;
             is_other.then(|| (self.unfit(i), i.node == clerk, !is(held, i), i.node))
         };
-        self.pick(MIRROR, rank).unwrap_or(Err(PlanError::TooFew { up: 1, wanted: 2 }))
+        self.pick(MIRROR, rank).unwrap_or(Err(PlanError::Missing { role: MIRROR, up: 0, wanted: 1 }))
     }
 
     /// Returns the node that the specification names for a role, otherwise that with the lowest rank. None if no node has a rank.

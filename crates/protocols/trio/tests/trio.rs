@@ -283,7 +283,7 @@ fn plans() {
     assert_eq!(nodes(plan(&mut c, there, None)), Err(PlanError::NodeDown(NodeId(3))));
     assert_eq!(nodes(plan(&mut c, LogletSpec::default(), Some(config.clone()))), Ok(vec![2, 1, 2]));
     c.kill(NodeId(1));
-    assert!(matches!(plan(&mut c, LogletSpec::default(), Some(config)), Err(PlanError::TooFew { .. })));
+    assert!(matches!(plan(&mut c, LogletSpec::default(), Some(config)), Err(PlanError::Missing { .. })));
     let reached = |only: u32| move |node: NodeId| node == NodeId(only);
     let config = cluster::config(&c, 1, 2, 3).to_bytes();
     let at = provider(&c, 2);
