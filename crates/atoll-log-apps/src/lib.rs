@@ -2,7 +2,7 @@
 //!
 //! | paper | here |
 //! | --- | --- |
-//! | the interface of the log (Figure 1) | `shared_log.rs`; over CORFU's own interface in `corfu.rs`, in memory in `memory.rs` |
+//! | the interface of the log (Figure 1) | `shared_log.rs`; over CORFU's own interface in `corfu.rs`, over a log of a cluster in `client_log.rs`, in memory in `memory.rs` |
 //! | CORFU-Store (§3): a replica of the log that maps keys to positions, multi-put and multi-get | `store/map.rs`, `store/client.rs` |
 //! | snapshots at a position, rollback and replay | `store/map.rs`, `history.rs`, `player.rs` |
 //! | garbage collection by applications (§2.6) | `store/compaction.rs` |
@@ -26,12 +26,13 @@
 //!
 //! # Not offered yet
 //!
-//! - No node uses this crate, and no door offers it.
-//! - The applications run over a [`SharedLog`](shared_log::SharedLog), which CORFU's own interface is. An adapter for the virtual log is
-//!   missing; it would trim prefixes only.
+//! - No node uses this crate, and no door offers it: the applications are clients. With the feature `client`, they run over a log of a
+//!   cluster, whatever Loglets are under it. Such a log trims prefixes only.
 //! - Compaction of the logs of mirrors, transactions and services: they can write checkpoints, but nothing trims them.
 //! - Clients and map replicas are in one process. Back-off after conflicts is left to the caller.
 
+#[cfg(feature = "client")]
+pub mod client_log;
 pub mod corfu;
 pub mod entry;
 mod gather;

@@ -47,6 +47,14 @@ impl LagGauge {
         self.positions.load(Ordering::Relaxed)
     }
 
+    /// Takes a measurement: the primary's tail, and the position below which the mirror has everything. Returns the lag. A process of
+    /// writers that is not the mirror's measures for itself.
+    pub fn measure(&self, tail: u64, next: u64) -> u64 {
+        let lag = tail.saturating_sub(next);
+        self.positions.store(lag, Ordering::Relaxed);
+        lag
+    }
+
     /// Returns the lag if it is above the bound.
     pub fn over(&self) -> Option<u64> {
         Some(self.positions()).filter(|lag| *lag > self.bound)
@@ -316,8 +324,12 @@ impl Mirror {
     /// Reads the next entries of the primary: as many as fit into one append.
     async fn fetch(&self, from: u64, tail: u64) -> Result<Vec<Option<Bytes>>, MirrorError> {
         let (mut slots, mut bytes) = (Vec::new(), 0);
-        for position in from..tail.min(from.saturating_add(self.options.max_entries as u64)) {
-            match self.primary.read(position).await? {
+        let end = tail.min(from.saturating_add(self.options.max_entries as u64));
+        if end <= from {
+            return Ok(slots);
+        }
+        for (position, slot) in (from..end).zip(self.primary.read_range(from, end).await?) {
+            match slot {
                 Slot::Data(data) if data.len() > self.options.max_bytes => {
                     if slots.is_empty() {
                         return Err(MirrorError::TooLarge(position));
@@ -345,8 +357,7 @@ impl Mirror {
 
     fn measure(&mut self, tail: u64, now: Tick) -> Lag {
         let next = self.replica.view(|mirror, _| mirror.next);
-        let positions = tail.saturating_sub(next);
-        self.gauge.positions.store(positions, Ordering::Relaxed);
+        let positions = self.gauge.measure(tail, next);
         if positions == 0 {
             self.waiting = None;
             return Lag { positions, nanos: 0 };

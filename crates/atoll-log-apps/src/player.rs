@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 
 use atoll_contract::OpId;
+use atoll_core::DecodeError;
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
-use atoll_core::{BoxFuture, DecodeError};
 
 use crate::entry::{self, AppEntry, Parts};
-use crate::gather;
 use crate::shared_log::{LogError, SharedLog, Slot};
 
 /// A deterministic state machine that is driven by a log.
@@ -125,9 +124,13 @@ impl<M: Machine> Player<M> {
                 return Ok(());
             }
             let end = target.min(at.saturating_add(self.options.read_ahead.max(1) as u64));
-            let reads = (at..end).map(|position| -> BoxFuture<'_, _> { Box::pin(self.decided(position)) });
-            for (position, slot) in (at..end).zip(gather::all(reads.collect()).await) {
-                match slot? {
+            let slots = self.log.read_range(at, end).await?;
+            for (position, slot) in (at..end).zip(slots) {
+                let slot = match slot {
+                    Slot::Unwritten => self.decided(position).await?,
+                    slot => slot,
+                };
+                match slot {
                     Slot::Data(data) => self.apply(position, data)?,
                     Slot::Trimmed => {
                         if self.applied() <= position {
@@ -181,18 +184,24 @@ impl<M: Machine> Player<M> {
         hit("log_apps.player.recovers");
         let tail = self.log.tail().await?;
         let mut parts = Parts::new(self.options.max_checkpoint_bytes);
-        for position in trimmed + 1..tail {
-            let Slot::Data(data) = self.log.read(position).await? else { continue };
-            let entry = AppEntry::open(data).map_err(|error| PlayError::Unreadable(position, error))?;
-            let Some((index, saved)) = parts.take(&entry).filter(|(index, _)| *index > trimmed) else {
-                continue;
-            };
-            let mut state = lock(&self.state);
-            if state.applied < index {
-                state.machine.load(saved).map_err(|error| PlayError::Unreadable(position, error))?;
-                state.applied = index;
+        let mut at = trimmed + 1;
+        while at < tail {
+            let end = tail.min(at.saturating_add(self.options.read_ahead.max(1) as u64));
+            for slot in self.log.read_range(at, end).await? {
+                let position = at;
+                at += 1;
+                let Slot::Data(data) = slot else { continue };
+                let entry = AppEntry::open(data).map_err(|error| PlayError::Unreadable(position, error))?;
+                let Some((index, saved)) = parts.take(&entry).filter(|(index, _)| *index > trimmed) else {
+                    continue;
+                };
+                let mut state = lock(&self.state);
+                if state.applied < index {
+                    state.machine.load(saved).map_err(|error| PlayError::Unreadable(position, error))?;
+                    state.applied = index;
+                }
+                return Ok(());
             }
-            return Ok(());
         }
         Err(PlayError::Lost(trimmed))
     }

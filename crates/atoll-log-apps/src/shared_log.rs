@@ -7,6 +7,8 @@ use bytes::Bytes;
 use atoll_contract::Unavailability;
 use atoll_core::BoxFuture;
 
+use crate::gather;
+
 /// What is at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Slot {
@@ -45,6 +47,15 @@ pub trait SharedLog: Send + Sync + fmt::Debug {
 
     /// Returns what is at a position. `Unwritten` may be returned for a hole, which has decided positions above it; fill it to pass it.
     fn read(&self, position: u64) -> BoxFuture<'_, Result<Slot, LogError>>;
+
+    /// Returns what is at the positions from `from` (included) to `to` (not included), in order. May return fewer, but at least one unless
+    /// the range is empty. The caller bounds the range. A log that can read many positions at once does so.
+    fn read_range(&self, from: u64, to: u64) -> BoxFuture<'_, Result<Vec<Slot>, LogError>> {
+        Box::pin(async move {
+            let reads = (from..to).map(|position| self.read(position)).collect();
+            gather::all(reads).await.into_iter().collect()
+        })
+    }
 
     /// Decides a position: with the entry that an append has begun to write there, or with junk. Durable on return.
     fn fill(&self, position: u64) -> BoxFuture<'_, Result<(), LogError>>;

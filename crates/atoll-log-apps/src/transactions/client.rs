@@ -183,6 +183,11 @@ impl Database {
 }
 
 impl Transaction<'_> {
+    /// Returns whether it has written anything so far.
+    pub fn writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
     /// Returns the index of the state that it sees.
     pub fn snapshot(&self) -> Index {
         self.snapshot
