@@ -31,6 +31,13 @@ impl Latencies {
         self.histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Adds the operations of another run that went on at the same time.
+    pub fn merge(&mut self, other: &Latencies) {
+        // Both have the same bounds and digits, so nothing can be out of range.
+        let _ = self.histogram.add(&other.histogram);
+        self.errors += other.errors;
+    }
+
     /// Returns the number of operations that succeeded.
     pub fn count(&self) -> u64 {
         self.histogram.len()

@@ -1,5 +1,5 @@
-//! Experiments that need the internals of Atoll: figures of the papers that a client cannot measure. Prints one JSON line per run to
-//! stdout; `experiments/` stores and plots them.
+//! Experiments that need the internals of Atoll: figures of the papers that a client cannot measure. Also programs for the applications of
+//! a shared log, which are clients. Prints one JSON line per run to stdout; `experiments/` stores and plots them.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -8,8 +8,10 @@
 //! | `model.rs` | real node cores in virtual time, on machines whose processors, links and disks are modelled |
 //! | `measure.rs` | the parameters of the model, measured on this machine |
 //! | `striping.rs` | Delos, Figure 10 middle and right: how a StripedLoglet scales |
+//! | `apps/` | CORFU's applications, over the logs of a real cluster |
 //! | `latency.rs` | histograms and their lines |
 
+mod apps;
 mod cluster;
 mod latency;
 mod measure;
@@ -33,12 +35,30 @@ enum Experiment {
     Virtualization(virtualization::Args),
     /// StripedLoglet with 1 to 30 stripes on modelled machines (Delos, Figure 10 middle and right)
     Striping(striping::Args),
+    /// CORFU's applications over a cluster's log: store, map replicas, mirror, transactions, replicated services
+    Apps(apps::Args),
+}
+
+/// Switches on the mutant that ATOLL_MUTANT names.
+#[cfg(feature = "mutants")]
+fn put_mutant_in() {
+    let Some(name) = std::env::var_os("ATOLL_MUTANT") else { return };
+    let found = atoll_log_apps::mutants::ALL.iter().find(|m| name.to_str() == Some(m.name()));
+    let Some(found) = found else {
+        eprintln!("ATOLL_MUTANT: no mutant of the applications is called {name:?}");
+        std::process::exit(2);
+    };
+    eprintln!("this program has a known bug in it: {found:?}");
+    atoll_core::testing::set_mutant_everywhere(*found);
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mutants")]
+    put_mutant_in();
     let held = match Experiment::parse() {
         Experiment::Virtualization(args) => virtualization::run(&args),
         Experiment::Striping(args) => striping::run(&args),
+        Experiment::Apps(args) => apps::run(&args),
     };
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -27,7 +27,7 @@
 //! # Not offered yet
 //!
 //! - No node uses this crate, and no door offers it: the applications are clients. With the feature `client`, they run over a log of a
-//!   cluster, whatever Loglets are under it. Such a log trims prefixes only.
+//!   cluster, whatever Loglets are under it. `atoll-experiments apps` has a program for each. Such a log trims prefixes only.
 //! - Compaction of the logs of mirrors, transactions and services: they can write checkpoints, but nothing trims them.
 //! - Clients and map replicas are in one process. Back-off after conflicts is left to the caller.
 
