@@ -1,10 +1,12 @@
 //! Why another Loglet should follow a Scalog Loglet. A dead server stops the appends of its own shard only, and the orderers end that shard
-//! if others are live. So urgent is only a Loglet without any whole shard, without an orderer, or whose ordering log has an urgent reason.
+//! if others are live. So urgent is only a Loglet without any whole shard, without an orderer, or whose ordering log has an urgent reason. A
+//! shard that the orderers have ended does not come back, and only the ordering log says which ones those are: so if appends fail although
+//! the orderers had time to end a shard, a single server that is gone is urgent, too.
 
 use atoll_contract::cluster::{Health, Picture};
 use atoll_contract::loglet::reason::Holders;
-use atoll_contract::{Evidence, Reason, Urgency};
-use atoll_core::{NodeId, StorageId};
+use atoll_contract::{Evidence, Reason, Trouble, Urgency};
+use atoll_core::{Candidate, NodeId, StorageId};
 
 use crate::config::{ScalogConfig, Server, ShardSpec};
 use crate::provider::STORAGE_ROLE;
@@ -21,6 +23,7 @@ pub(crate) fn reason(
     let cluster = evidence.cluster;
     no_whole_shard(config, cluster)
         .or_else(|| no_orderer(config, cluster))
+        .or_else(|| appends_fail(config, evidence))
         .or_else(|| {
             let all: Vec<NodeId> = config.shards.iter().flat_map(|s| &s.servers).map(|s| s.node).collect();
             config.shards.iter().find_map(|shard| {
@@ -30,6 +33,7 @@ pub(crate) fn reason(
             })
         })
         .or_else(|| helper_leaves(config, cluster))
+        .or_else(|| of_shape(config, cluster))
         .or(ordering)
 }
 
@@ -38,31 +42,63 @@ fn is_gone(cluster: &Picture, node: NodeId) -> bool {
     cluster.is_removed(node) || (life.is_some_and(|l| !l.hears) && !cluster.reach.is_there(node))
 }
 
-/// A shard takes appends only while all of its servers do.
+/// Why a server takes no records, and how urgent that is.
+type Broken = (Urgency, NodeId, &'static str);
+
+/// Returns why a server takes no records of its shard, if there is a reason.
+fn broken(server: &Server, shard: &ShardSpec, cluster: &Picture) -> Option<Broken> {
+    let (node, sight) = (server.node, cluster.members.get(&server.node));
+    if is_gone(cluster, node) {
+        return Some((Urgency::AtOnce, node, "does not answer"));
+    }
+    if sight.is_some_and(|s| s.storage.0 != 0 && s.storage != server.storage) {
+        return Some((Urgency::AtOnce, node, "has another data directory"));
+    }
+    match sight.map(|s| s.disk) {
+        Some(Health::Closed) => return Some((Urgency::AtOnce, node, "has a disk that fails")),
+        // It may recover by itself.
+        Some(Health::Hanging) => return Some((Urgency::Soon, node, "has a disk that hangs")),
+        _ => {}
+    }
+    let is_cut_off = |other: &Server| {
+        let both_report = [node, other.node].iter().all(|n| cluster.reach.rows.contains_key(n));
+        both_report && !cluster.reach.pair(node, other.node)
+    };
+    shard.servers.iter().any(is_cut_off).then_some((Urgency::Soon, node, "does not reach another one"))
+}
+
+/// Returns the reason for which a shard takes no records, if there is one.
+fn not_whole(shard: &ShardSpec, cluster: &Picture) -> Option<Broken> {
+    let all = shard.servers.iter().filter_map(|server| broken(server, shard, cluster));
+    all.max_by_key(|(urgency, node, _)| (*urgency, std::cmp::Reverse(*node)))
+}
+
+/// Some shard is needed that takes records: all of its servers do.
 fn no_whole_shard(config: &ScalogConfig, cluster: &Picture) -> Option<Reason> {
-    let broken = |server: &Server| {
-        let sight = cluster.members.get(&server.node);
-        if is_gone(cluster, server.node) {
-            return Some((Urgency::AtOnce, "does not answer"));
-        }
-        if sight.is_some_and(|s| s.storage.0 != 0 && s.storage != server.storage) {
-            return Some((Urgency::AtOnce, "has another data directory"));
-        }
-        match sight.map(|s| s.disk) {
-            Some(Health::Closed) => Some((Urgency::AtOnce, "has a disk that fails")),
-            // It may recover by itself.
-            Some(Health::Hanging) => Some((Urgency::Soon, "has a disk that hangs")),
-            _ => None,
-        }
-    };
-    let of_shard = |shard: &ShardSpec| {
-        let all = shard.servers.iter().filter_map(|s| broken(s).map(|(urgency, why)| (urgency, s.node, why)));
-        all.max_by_key(|(urgency, node, _)| (*urgency, std::cmp::Reverse(*node)))
-    };
-    let all: Option<Vec<_>> = config.shards.iter().map(of_shard).collect();
+    let all: Option<Vec<_>> = config.shards.iter().map(|shard| not_whole(shard, cluster)).collect();
     // The shard that may recover first decides how urgent it is.
     let (urgency, node, why) = all?.into_iter().min_by_key(|(urgency, node, _)| (*urgency, *node))?;
     Some(Reason::new(node, urgency, format!("no shard is whole: a server on node {node} {why}")))
+}
+
+/// An append that fails has waited for longer than the orderers take to end a shard whose server is gone (scalog-S17). So that shard is the
+/// last one, or only clients of that server append, and nobody notices that the shard is stuck.
+fn appends_fail(config: &ScalogConfig, evidence: &Evidence<'_>) -> Option<Reason> {
+    evidence.appends.filter(|trouble| matches!(trouble, Trouble::NoSequencer | Trouble::NoQuorum))?;
+    let all = config.shards.iter().filter_map(|shard| not_whole(shard, evidence.cluster));
+    let (urgency, node, why) = all.max_by_key(|(urgency, node, _)| (*urgency, std::cmp::Reverse(*node)))?;
+    Some(Reason::new(node, urgency, format!("appends fail: a storage server on node {node} {why}")))
+}
+
+/// Returns the reason to use more servers again, after nodes were down.
+fn of_shape(config: &ScalogConfig, cluster: &Picture) -> Option<Reason> {
+    let wanted = config.wanted.0.saturating_mul(config.wanted.1) as usize;
+    let servers = config.shards.iter().map(|shard| shard.servers.len()).sum::<usize>();
+    let is_fit = |c: &&Candidate| c.log && c.alive && !c.failing && !c.draining && !c.leaving;
+    let is_possible = cluster.candidates().filter(is_fit).count() >= wanted;
+    let words = format!("{servers} of {wanted} storage servers are in use, and more nodes are up");
+    let node = config.shards.first()?.servers.first()?.node;
+    (servers < wanted && is_possible).then(|| Reason::new(node, Urgency::Calm, words).node_may_stay())
 }
 
 /// Without an orderer, no record gets a number.
@@ -86,6 +122,7 @@ fn helper_leaves(config: &ScalogConfig, cluster: &Picture) -> Option<Reason> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::config::tests::{config, shard};
@@ -121,6 +158,50 @@ mod tests {
         assert_eq!(seen(&may_recover), Some((NodeId(4), Urgency::Soon)));
         let other_directory = Picture::all_well(5).with(1, |s| s.storage = StorageId(99));
         assert_eq!(seen(&closed(other_directory, 4)).map(|(_, u)| u), Some(Urgency::AtOnce));
+    }
+
+    #[test]
+    fn a_shard_that_was_ended_does_not_hide_that_the_last_one_is_broken() {
+        let config = config(vec![shard(0, &[1, 2]), shard(1, &[3, 4])]);
+        let of = |cluster: &Picture, appends| {
+            reason(&config, &Evidence { cluster, appends }, None).map(|r| (r.node, r.urgency))
+        };
+        let dead = Picture::all_well(5).without(3, Tick(99_000_000_000));
+        assert_ne!(of(&dead, None).map(|(_, urgency)| urgency), Some(Urgency::AtOnce));
+        for trouble in [Trouble::NoSequencer, Trouble::NoQuorum] {
+            assert_eq!(of(&dead, Some(trouble)), Some((NodeId(3), Urgency::AtOnce)));
+            assert_eq!(of(&Picture::all_well(5), Some(trouble)), None);
+        }
+        assert_ne!(of(&dead, Some(Trouble::DiskFull)).map(|(_, u)| u), Some(Urgency::AtOnce));
+    }
+
+    #[test]
+    fn two_servers_of_a_shard_must_reach_each_other() {
+        let cut = |cluster: Picture, one: u32, other: u32| {
+            let mut cluster = cluster;
+            for (a, b) in [(one, other), (other, one)] {
+                let row = cluster.reach.rows.get_mut(&NodeId(a)).unwrap();
+                row.reaches.retain(|node| *node != NodeId(b));
+            }
+            cluster
+        };
+        let one = cut(Picture::all_well(5), 1, 2);
+        assert_eq!(seen(&one), None);
+        assert_eq!(seen(&cut(one, 3, 4)), Some((NodeId(1), Urgency::Soon)));
+    }
+
+    #[test]
+    fn servers_that_were_down_are_used_again() {
+        let mut config = config(vec![shard(0, &[1, 2])]);
+        config.wanted = (2, 2);
+        let of = |members| {
+            let cluster = Picture::all_well(members);
+            reason(&config, &Evidence { cluster: &cluster, appends: None }, None)
+                .map(|r| (r.words, r.urgency))
+        };
+        assert_eq!(of(3), None);
+        let words = "2 of 4 storage servers are in use, and more nodes are up".to_owned();
+        assert_eq!(of(4), Some((words, Urgency::Calm)));
     }
 
     #[test]

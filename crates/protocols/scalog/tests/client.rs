@@ -77,3 +77,26 @@ fn records_go_where_the_policy_says_and_subscribers_see_them_in_order() {
     let expected = (0..5).map(|at| (Offset(at), bytes::Bytes::from((at + 1).to_string())));
     assert_eq!(seen, expected.collect::<Vec<_>>());
 }
+
+/// Returns a client whose records go to a segment of a shard.
+fn client_of(log: &ScalogLoglet, shard: u32, segment: usize) -> u64 {
+    let is_there = |client: &u64| {
+        let home = log.with_order(|order| order.home(*client)).unwrap();
+        (home.shard, home.segment) == (shard, segment)
+    };
+    (1..).find(is_there).unwrap()
+}
+
+#[test]
+fn an_append_to_a_dead_primary_goes_on_once_its_shard_has_ended() {
+    let mut c = cluster::new(7, 3, Tapped::default(), Duration::ZERO);
+    let (log, other) = (start(&c, 4), start(&c, 7));
+    c.kill(NodeId(1));
+    let client = client_of(&log, 0, 0);
+    let append =
+        c.env(4).launch("append", async move { log.append(cluster::batch(client, 1, &["a"])).await });
+    c.run_for(Duration::from_millis(300));
+    c.on(7, async move { other.finalize(0, 0).await.unwrap() });
+    let placed = c.wait(append, Duration::from_secs(5)).unwrap().unwrap().unwrap();
+    assert_eq!(placed.offsets().collect::<Vec<_>>(), [Offset(0)]);
+}

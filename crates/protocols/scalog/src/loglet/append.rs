@@ -22,8 +22,8 @@ pub(super) struct Goal {
 
 /// Why a part of an append was not done.
 enum Halt {
-    /// The view was old, or the server was busy: try again.
-    Again,
+    /// The view was old, or the server is busy or does not answer: try again. If its shard is ended meanwhile, the entries move.
+    Again(Unavailability),
     /// Nothing of this part happened.
     Not(Unavailability),
     /// It may have happened, or may still happen.
@@ -92,7 +92,7 @@ impl ScalogLoglet {
                 calls.push((group, s.env.launch("scalog.append_part", call)));
             }
             let mut worst: Option<AppendError> = None;
-            let mut again = false;
+            let mut again = None;
             for (group, call) in calls {
                 let (placed, halt) =
                     call.await.unwrap_or((Vec::new(), Some(Halt::Unknown(Unavailability::Stopping))));
@@ -100,7 +100,7 @@ impl ScalogLoglet {
                 self.note(&group, &placed, &mut numbers, &mut floors);
                 match halt {
                     None => {}
-                    Some(Halt::Again) => again = true,
+                    Some(Halt::Again(why)) => again = Some(why),
                     Some(Halt::Sealed) => worst = Some(AppendError::Sealed),
                     Some(Halt::Forgotten) => worst = worst.or(Some(AppendError::Forgotten)),
                     Some(Halt::Not(why)) => worst = worst.or(Some(AppendError::NotAppended(why))),
@@ -119,17 +119,16 @@ impl ScalogLoglet {
                 Some(error) => return Err(error),
                 None => {}
             }
-            if again && s.env.now() >= until {
-                let why = Unavailability::Busy;
+            let Some(why) = again else { continue };
+            if s.env.now() >= until {
                 return Err(if begun { AppendError::Unknown(why) } else { AppendError::NotAppended(why) });
             }
-            if again {
-                s.env.sleep(s.env.jitter(s.options.retry)).await;
-                // An error shows up in the next round.
-                let _ = self.refresh().await;
-                if self.is_sealed() {
-                    return Err(AppendError::Sealed);
-                }
+            s.env.sleep(s.env.jitter(s.options.retry)).await;
+            // An error shows up in the next round.
+            let left = until.since(s.env.now());
+            let _ = s.env.within(left, self.refresh()).await;
+            if self.is_sealed() {
+                return Err(AppendError::Sealed);
             }
         }
         Ok(Placement { runs: runs(&numbers) })
@@ -190,7 +189,8 @@ impl ScalogLoglet {
             let answer = match s.env.within(left, s.env.call(node, request.clone())).await {
                 Ok(Ok(answer)) => answer.outcome,
                 Ok(Err(CallError::NotSent(_) | CallError::Refused { .. })) => {
-                    return (Vec::new(), Some(Halt::Not(Unavailability::NoSequencer)));
+                    let why = Unavailability::NoSequencer;
+                    return (Vec::new(), Some(if is_chosen { Halt::Not(why) } else { Halt::Again(why) }));
                 }
                 Ok(Err(_)) => return (Vec::new(), Some(Halt::Unknown(Unavailability::NoSequencer))),
                 Err(_) => return (Vec::new(), Some(Halt::Unknown(Unavailability::NoQuorum))),
@@ -207,7 +207,7 @@ impl ScalogLoglet {
                     if self.with_order(Order::view) < view {
                         let _ = self.refresh().await;
                     }
-                    return (placed, Some(Halt::Again));
+                    return (placed, Some(Halt::Again(Unavailability::Busy)));
                 }
                 Outcome::Moved { view } if is_chosen => {
                     let _ = view;
@@ -217,7 +217,9 @@ impl ScalogLoglet {
                     let _ = self.refresh().await;
                     Halt::Sealed
                 }
-                Outcome::Moved { .. } | Outcome::Behind {} | Outcome::Busy {} => Halt::Again,
+                Outcome::Moved { .. } | Outcome::Behind {} | Outcome::Busy {} => {
+                    Halt::Again(Unavailability::Busy)
+                }
                 Outcome::Forgotten {} => Halt::Forgotten,
                 Outcome::Gone {} => Halt::Sealed,
                 Outcome::DiskFull {} => Halt::Not(Unavailability::DiskFull),
