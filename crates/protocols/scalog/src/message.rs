@@ -9,7 +9,7 @@ use atoll_contract::LogletId;
 use atoll_core::{Decode, DecodeError, Encode, Format, Message, Reader, message, rpc};
 
 use crate::config::{Aggregator, CONFIG_FORMAT, OrderingSpec, ScalogConfig, Server, ShardSpec};
-use crate::order::OrderEntry;
+use crate::order::{OrderEntry, SealedOrder};
 use crate::roles::SERVER;
 
 atoll_core::record! {
@@ -367,6 +367,7 @@ pub const FORMATS: &[Format] = &[
     Format::message::<Holding>(),
     Format::message::<Held>(),
     Format::stored::<OrderEntry>("OrderEntry"),
+    Format::stored::<SealedOrder>("SealedOrder"),
     Format::stored::<ScalogConfig>("ScalogConfig").like(|| {
         let server = |n: u32| Server { node: atoll_core::NodeId(n), storage: atoll_core::StorageId(7) };
         let shard =

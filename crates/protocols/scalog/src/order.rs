@@ -63,6 +63,27 @@ impl OrderEntry {
     }
 }
 
+/// Version of [`SealedOrder`].
+pub const SEALED_FORMAT: u8 = 1;
+
+atoll_core::record! {
+    /// The sealed configuration of a Loglet (vlog-L9). Readers do not need it. It says how much of the ordering log belongs to what was
+    /// installed, so that servers of the ordering log can fetch what they lack of it.
+    pub struct SealedOrder {
+        /// [`SEALED_FORMAT`].
+        pub format: u8,
+        /// The number of entries of the ordering log that order all records of the Loglet.
+        pub entries: u64,
+    }
+}
+
+impl SealedOrder {
+    /// Decodes it. None if it is empty, because the Loglet is open, or of a later version.
+    pub fn parse(bytes: &Bytes) -> Option<Self> {
+        SealedOrder::from_bytes(bytes.clone()).ok().filter(|sealed| sealed.format == SEALED_FORMAT)
+    }
+}
+
 /// The end of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Final {
@@ -143,14 +164,15 @@ pub struct Order {
     view: u64,
     shards: BTreeMap<u32, Shard>,
     trim: u64,
-    sealed: bool,
+    /// The number of entries up to the one that seals the log, inclusive.
+    sealed: Option<u64>,
 }
 
 impl Order {
     /// Returns the state before the first entry.
     pub fn new(config: &ScalogConfig) -> Self {
         let shards = config.shards.iter().map(|spec| (spec.shard, new_shard(spec, 0))).collect();
-        Order { applied: 0, base: 0, view: 0, shards, trim: 0, sealed: false }
+        Order { applied: 0, base: 0, view: 0, shards, trim: 0, sealed: None }
     }
 
     /// Returns how many entries of the ordering log were applied.
@@ -175,6 +197,11 @@ impl Order {
 
     /// Returns whether the log has ended.
     pub fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
+    }
+
+    /// Returns how many entries there are up to the one that seals the log, inclusive. None if no entry has sealed it.
+    pub fn sealed_after(&self) -> Option<u64> {
         self.sealed
     }
 
@@ -217,7 +244,7 @@ impl Order {
             done.trimmed = true;
         }
         // After a seal, no component changes (G6).
-        if self.sealed {
+        if self.is_sealed() {
             return done;
         }
         for spec in &entry.add {
@@ -231,7 +258,7 @@ impl Order {
         if !done.added.is_empty() || !done.ended.is_empty() {
             self.view += 1;
         }
-        self.sealed |= entry.seal;
+        self.sealed = entry.seal.then_some(self.applied);
         done.sealed = entry.seal;
         done
     }

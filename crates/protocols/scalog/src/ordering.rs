@@ -37,6 +37,17 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How long a role may take to apply a page.
 const APPLY: Duration = Duration::from_secs(5);
 
+/// The part of an ordering log that orders all records of a sealed Loglet.
+#[derive(Clone, Debug)]
+pub struct OrderingExtent {
+    /// The Loglet.
+    pub loglet: LogletId,
+    /// Its ordering log.
+    pub spec: OrderingSpec,
+    /// The number of its entries.
+    pub entries: u64,
+}
+
 /// Opens the ordering logs of a node.
 pub trait OrderingLogs: Send + Sync + fmt::Debug {
     /// Returns a handle to the ordering log of a Loglet. Cheap; no server is contacted.
@@ -60,6 +71,16 @@ pub trait OrderingLogs: Send + Sync + fmt::Debug {
 
     /// Returns whether these nodes suffice to end it: to seal it, or to append a seal to it.
     fn can_end(&self, spec: &OrderingSpec, reached: &dyn Fn(NodeId) -> bool) -> bool;
+
+    /// Returns how many entries a node that holds ordering logs lacks of each of these, below the given number. None if it does not answer.
+    fn lacks<'a>(&'a self, _node: NodeId, logs: &'a [OrderingExtent]) -> BoxFuture<'a, Option<Vec<u64>>> {
+        Box::pin(std::future::ready(Some(vec![0; logs.len()])))
+    }
+
+    /// Makes this node fetch what it lacks of an ordering log. This is a hint.
+    fn back_fill<'a>(&'a self, _log: &'a OrderingExtent) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// Returns why it cannot stay as it is, if there is a reason. Nothing is acknowledged without it.
     fn reason(&self, _spec: &OrderingSpec, _evidence: &Evidence<'_>) -> Option<Reason> {

@@ -109,6 +109,9 @@ impl Protocol for ScalogPlugin {
         match setting {
             "report_interval_us" => set_to(&mut self.handles.interval_us, value),
             "fan_in" => set_to(&mut self.handles.fan_in, value),
+            "step_bytes" => {
+                set_to(&mut self.handles.step_bytes, value) && set_to(&mut self.servers.step_bytes, value)
+            }
             "shard_replicas" => set_to(&mut self.handles.replicas, value),
             "dedupe_spans" => set_to(&mut self.servers.remembered, value),
             "window_bytes" => set_to(&mut self.servers.window_bytes, value),

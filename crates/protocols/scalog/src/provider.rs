@@ -1,5 +1,6 @@
 //! Creates Scalog Loglets: opens, copies and deletes them, and describes them to code that knows no kind.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +9,20 @@ use bytes::Bytes;
 
 use atoll_contract::{
     Binding, Duties, Duty, Evidence, Extent, Kinds, Loglet, LogletError, LogletId, LogletProvider,
-    LogletSpec, Offset, Part, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, Trouble,
-    Unavailability,
+    LogletSpec, Offset, Part, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, SealedConfig,
+    Trouble, Unavailability,
 };
+use atoll_core::testing::hit;
 use atoll_core::{BoxFuture, Directory, Encode, Env, NodeId};
+use atoll_loglet_store::batches;
 use atoll_loglet_store::message::{Delete, Verdict};
 use atoll_loglet_store::status::{delete_here, held_here};
-use atoll_loglet_store::{STEP_BYTES, batches};
 
 use crate::config::{OrderingSpec, ScalogConfig};
 use crate::loglet::{ScalogLoglet, ScalogOptions};
-use crate::message::Holding;
-use crate::order::Order;
-use crate::ordering::{ORDERING_PART, OrderingLogs};
+use crate::message::{Fetch, Holding};
+use crate::order::{Order, SealedOrder};
+use crate::ordering::{ORDERING_PART, OrderingExtent, OrderingLogs};
 use crate::reasons;
 use crate::roles::SERVER;
 
@@ -43,7 +45,7 @@ const ROLES: [RoleOfKind; 3] = [
 ];
 /// How long a server may take to say how far it is.
 const ANSWER: Duration = Duration::from_millis(500);
-/// How long this node's own server may take to delete.
+/// How long this node's own server may take to delete, or to look for entries of the ordering log.
 const OWN_ANSWER: Duration = Duration::from_secs(2);
 
 /// Ordering logs that are single Loglets of some kind of the node. They become unavailable with that Loglet's own sequencer. Then the node
@@ -102,11 +104,47 @@ impl OrderingLogs for KindLogs {
         self.kinds.provider(&spec.kind).is_ok_and(|provider| provider.can_seal(&spec.config, reached))
     }
 
+    fn lacks<'a>(&'a self, node: NodeId, logs: &'a [OrderingExtent]) -> BoxFuture<'a, Option<Vec<u64>>> {
+        Box::pin(async move {
+            let mut all = vec![0; logs.len()];
+            let mut by_kind: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+            for (index, log) in logs.iter().enumerate() {
+                by_kind.entry(&log.spec.kind).or_default().push(index);
+            }
+            for (kind, indices) in by_kind {
+                let provider = self.kinds.provider(kind).ok()?;
+                let is_holder = |index: &usize| provider.duties(&logs[*index].spec.config).is_holder(node);
+                let held: Vec<usize> = indices.into_iter().filter(is_holder).collect();
+                let extents: Vec<Extent> = held.iter().map(|index| extent_of(&logs[*index])).collect();
+                if extents.is_empty() {
+                    continue;
+                }
+                for (index, progress) in held.into_iter().zip(provider.progress(node, &extents).await?) {
+                    all[index] = progress.lacks;
+                }
+            }
+            Some(all)
+        })
+    }
+
+    fn back_fill<'a>(&'a self, log: &'a OrderingExtent) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Ok(provider) = self.kinds.provider(&log.spec.kind) {
+                provider.back_fill(&extent_of(log)).await;
+            }
+        })
+    }
+
     /// What appenders report is about storage servers, too, so it says nothing about this log.
     fn reason(&self, spec: &OrderingSpec, evidence: &Evidence<'_>) -> Option<Reason> {
         let evidence = Evidence { appends: None, ..*evidence };
         self.kinds.provider(&spec.kind).ok()?.reason_to_reconfigure(&spec.config, &evidence)
     }
+}
+
+fn extent_of(log: &OrderingExtent) -> Extent {
+    let (loglet, config) = (log.loglet.part(ORDERING_PART), log.spec.config.clone());
+    Extent { loglet, config, sealed: SealedConfig::new(), range: Offset::ZERO..Offset(log.entries) }
 }
 
 /// The provider of "scalog".
@@ -126,6 +164,12 @@ impl std::fmt::Debug for DirectoryOf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Directory")
     }
+}
+
+/// Returns the part of the ordering log that a sealed Loglet needs. None if it is open: then its ordering log grows.
+fn ordering_of(extent: &Extent) -> Option<OrderingExtent> {
+    let (spec, sealed) = (parse(&extent.config).ok()?.ordering, SealedOrder::parse(&extent.sealed)?);
+    Some(OrderingExtent { loglet: extent.loglet, spec, entries: sealed.entries })
 }
 
 pub(crate) fn parse(config: &Bytes) -> Result<ScalogConfig, PlanError> {
@@ -182,7 +226,8 @@ impl ScalogProvider {
         let mut at = range.start.plus(tail.at.0);
         let shard = loglet.config().shards.first().map_or(0, |shard| shard.shard);
         while at < range.end && tail.sealed.is_none() {
-            let got = source.read(at..range.end, STEP_BYTES as usize, ReadFrom::Anywhere).await;
+            let step_bytes = self.options.step_bytes as usize;
+            let got = source.read(at..range.end, step_bytes, ReadFrom::Anywhere).await;
             let got = got.map_err(|error| match error {
                 ReadError::Gone | ReadError::Trimmed(_) => LogletError::Gone,
                 _ => failed.clone(),
@@ -345,19 +390,55 @@ impl LogletProvider for ScalogProvider {
     }
 
     /// A server has every record of its shard that it knows to be ordered, because a cut covers only what all servers of a shard have. So
-    /// it lacks nothing below the number up to which it has applied the ordering log.
+    /// it lacks nothing below the number up to which it has applied the ordering log. A node that only holds the ordering log lacks no
+    /// record. Of the ordering log of a sealed Loglet, the entries that a node lacks are counted with the records.
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
         Box::pin(async move {
             let loglets = extents.iter().map(|extent| extent.loglet).collect();
             let asked = self.env.call(node, Holding { loglets });
             let held = self.env.within(ANSWER, asked).await.ok()?.ok()?.loglets;
-            let one = |extent: &Extent| {
+            let logs: Vec<Option<OrderingExtent>> = extents.iter().map(ordering_of).collect();
+            let some: Vec<OrderingExtent> = logs.iter().flatten().cloned().collect();
+            let mut lacks = self.logs.lacks(node, &some).await?.into_iter();
+            let one = |(extent, log): (&Extent, &Option<OrderingExtent>)| {
                 let (from, to) = (extent.range.start, extent.range.end);
-                let known = held.iter().find(|(id, _)| *id == extent.loglet).map_or(0, |(_, upto)| *upto);
-                let has_up_to = Offset(known).clamp(from, to.max(from));
-                Progress { has_up_to, lacks: to.since(has_up_to) }
+                let known = held.iter().find(|(id, _)| *id == extent.loglet).map(|(_, upto)| Offset(*upto));
+                let has_up_to = match known {
+                    Some(known) => known.clamp(from, to.max(from)),
+                    None if duties(&extent.config).is_holder(node) => from,
+                    None => to,
+                };
+                let of_log = log.as_ref().and_then(|_| lacks.next()).unwrap_or(0);
+                let has_up_to = if of_log > 0 && known.is_none() { from } else { has_up_to };
+                Progress { has_up_to, lacks: to.since(has_up_to) + of_log }
             };
-            Some(extents.iter().map(one).collect())
+            Some(extents.iter().zip(&logs).map(one).collect())
+        })
+    }
+
+    /// The server of this node looks for entries of the ordering log that it has not applied: it has the records. What this node lacks of
+    /// the ordering log itself, it fetches.
+    fn back_fill(&self, extent: &Extent) -> BoxFuture<'_, ()> {
+        let (log, end) = (ordering_of(extent), extent.range.end);
+        let fetch = Fetch {
+            loglet: extent.loglet,
+            config: extent.config.clone(),
+            shard: 0,
+            from: end.0.saturating_sub(1),
+            to: end.0,
+            max_bytes: 1,
+            patience_ms: u32::try_from(OWN_ANSWER.as_millis()).unwrap_or(u32::MAX),
+        };
+        let asks = duties(&extent.config).is_holder(self.env.node()) && end > extent.range.start;
+        Box::pin(async move {
+            if let Some(log) = log {
+                self.logs.back_fill(&log).await;
+            }
+            if asks {
+                hit("scalog.back_fill");
+                // Ignore the answer: the next round checks again.
+                drop(self.env.within(OWN_ANSWER, self.env.call(self.env.node(), fetch)).await);
+            }
         })
     }
 

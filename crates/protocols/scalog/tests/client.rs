@@ -100,3 +100,34 @@ fn an_append_to_a_dead_primary_goes_on_once_its_shard_has_ended() {
     let placed = c.wait(append, Duration::from_secs(5)).unwrap().unwrap().unwrap();
     assert_eq!(placed.offsets().collect::<Vec<_>>(), [Offset(0)]);
 }
+
+#[test]
+fn holders_of_the_ordering_log_lack_no_records_and_servers_look_for_what_they_have_not_applied() {
+    let mut c = cluster::new(7, 3, Tapped::default(), Duration::ZERO);
+    let log = start(&c, 4);
+    let config = log.config().to_bytes();
+    let client = client_of(&log, 0, 0);
+    let tail = c.on(4, async move {
+        log.append(cluster::batch(client, 1, &["a", "b"])).await.unwrap().unwrap();
+        log.seal().await.unwrap();
+        log.check_tail().await.unwrap()
+    });
+    let sealed = tail.sealed.unwrap();
+    let extent = Extent { loglet: LOGLET, config, sealed, range: Offset::ZERO..tail.at };
+    let provider = |c: &cluster::Cluster, node: u32| {
+        let env = c.env(node);
+        let logs = Arc::new(NativeLogs::new(env.clone()));
+        Arc::new(ScalogProvider::new(env, c.directory(), logs, ScalogOptions::default()))
+    };
+    let progress = |c: &mut cluster::Cluster, of: u32| {
+        let (provider, extent) = (provider(c, 7), extent.clone());
+        c.on(7, async move { provider.progress(NodeId(of), &[extent]).await.unwrap()[0] })
+    };
+    let all = Progress { has_up_to: Offset(2), lacks: 0 };
+    // Node 1 has the records, and node 5 only the ordering log. No record went to the shard of node 3, so it has not heard of the Loglet.
+    assert_eq!([1, 5].map(|node| progress(&mut c, node)), [all, all]);
+    assert_eq!(progress(&mut c, 3), Progress { has_up_to: Offset(0), lacks: 2 });
+    let (own, wanted) = (provider(&c, 3), extent.clone());
+    c.on(3, async move { own.back_fill(&wanted).await });
+    assert_eq!(progress(&mut c, 3), all);
+}

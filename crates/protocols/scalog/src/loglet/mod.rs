@@ -53,6 +53,8 @@ pub struct ScalogOptions {
     pub seal_patience: Duration,
     /// The most bytes of appends of one handle that are under way.
     pub window_bytes: usize,
+    /// The most bytes that one step of a copy reads.
+    pub step_bytes: u32,
     /// How often servers, aggregators and orderers of a new Loglet send what is new, in microseconds. Shorter: appends wait less, and the
     /// ordering log grows faster.
     pub interval_us: u32,
@@ -71,6 +73,7 @@ impl Default for ScalogOptions {
             retry: Duration::from_millis(5),
             seal_patience: Duration::from_millis(100),
             window_bytes: 64 << 20,
+            step_bytes: atoll_loglet_store::STEP_BYTES,
             interval_us: 500,
             fan_in: 24,
             replicas: 2,

@@ -1,16 +1,19 @@
 //! checkTail, waits for the tail, prefixTrim and seal: all of them work on the ordering log alone (scalog.md §10).
 
-use atoll_contract::{LogletError, Offset, SealedConfig, Tail};
+use atoll_contract::{LogletError, Offset, Tail};
+use atoll_core::Encode;
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
 
 use super::{Known, NO_ORDER, ScalogLoglet};
-use crate::order::{Order, OrderEntry};
+use crate::order::{Order, OrderEntry, SEALED_FORMAT, SealedOrder};
 use crate::ordering::{next_tail, write};
 
 fn tail_of(known: &Known) -> Tail {
-    let sealed = known.ended || known.order.is_sealed();
-    Tail { at: Offset(known.order.base()), sealed: sealed.then(SealedConfig::new) }
+    let order = &known.order;
+    let entries = order.sealed_after().or(known.ended.then(|| order.applied()));
+    let sealed = entries.map(|entries| SealedOrder { format: SEALED_FORMAT, entries }.to_bytes());
+    Tail { at: Offset(order.base()), sealed }
 }
 
 impl ScalogLoglet {

@@ -72,7 +72,7 @@ impl Default for ServerOptions {
             store: LogletStoreOptions::default(),
             window_bytes: 64 << 20,
             window_messages: 64,
-            step_bytes: 512 << 10,
+            step_bytes: atoll_loglet_store::STEP_BYTES as usize,
             remembered: 256 * 1024,
             max_waits: 4096,
             resend: Duration::from_millis(20),
