@@ -46,6 +46,9 @@ struct Ghost {
     acked: u64,
     open_tail: u64,
     sealed_tail: Option<u64>,
+    /// Offsets that were found to have two values before a chain named the Loglet. Parts of other kinds need not have the same entries on
+    /// all disks, and a copy is made before a chain names it.
+    suspected: Option<String>,
 }
 
 /// All striped Loglets of a run.
@@ -80,10 +83,14 @@ impl Oracle for StripedOracle {
             let Ok((loglet, first)) = head_of(record) else { continue };
             let Some(number) = loglet.number().checked_sub(1) else { continue };
             let Ok(batch) = Batch::parse(record.payload.clone()) else { continue };
-            let stripe =
-                self.loglets.entry(loglet.whole()).or_default().stripes.entry(number.into()).or_default();
+            let ghost = self.loglets.entry(loglet.whole()).or_default();
+            let stripe = ghost.stripes.entry(number.into()).or_default();
             for (at, entry) in (first.0..).zip(batch.entries()) {
-                stripe.holds(loglet, at, &entry, verdict);
+                match stripe.holds(loglet, at, &entry) {
+                    Some(words) if ghost.count > 0 => verdict.fail(words),
+                    Some(words) => ghost.suspected = ghost.suspected.take().or(Some(words)),
+                    None => {}
+                }
             }
         }
     }
@@ -155,6 +162,11 @@ impl Oracle for StripedOracle {
         }
         ghost.ends_at(loglet, stop.0, "stop", verdict);
     }
+
+    fn finished(&mut self, verdict: &mut Violations) {
+        let striped = self.loglets.values_mut().filter(|ghost| ghost.count > 0);
+        striped.filter_map(|ghost| ghost.suspected.take()).for_each(|words| verdict.fail(words));
+    }
 }
 
 impl Ghost {
@@ -175,18 +187,15 @@ impl Ghost {
 }
 
 impl Stripe {
-    fn holds(&mut self, loglet: LogletId, at: u64, entry: &Entry, verdict: &mut Violations) {
+    /// Notes an entry that is on some disk. Returns what is wrong with it, if there was another one.
+    fn holds(&mut self, loglet: LogletId, at: u64, entry: &Entry) -> Option<String> {
         let content = Content { op: entry.op, digest: digest(&entry.payload) };
-        match self.contents.insert(at, content) {
-            Some(before) if before != content => {
-                verdict.fail(format!(
-                    "native-N1 two values: stripe {loglet}: {before:?} and {content:?} at {at}"
-                ));
-            }
-            _ => {}
-        }
+        let before = self.contents.insert(at, content).filter(|before| *before != content);
         while self.contents.contains_key(&self.filled) {
             self.filled += 1;
         }
+        before.map(|before| {
+            format!("native-N1 two values: stripe {loglet}: {before:?} and {content:?} at {at}")
+        })
     }
 }
