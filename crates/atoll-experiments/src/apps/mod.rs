@@ -1,5 +1,5 @@
 //! Programs for CORFU's applications (CORFU, TOCS 31(4), §4.4): clients of real clusters, over logs of any kind. Each prints JSON lines;
-//! the last one is the result of the run.
+//! the last one is the result of the run. `drills/log_apps.py` runs them while processes are killed.
 //!
 //! | file | what it is |
 //! | --- | --- |
