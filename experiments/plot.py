@@ -149,12 +149,67 @@ def figure_11_right(name):
     save(figure, name)
 
 
+def medians(runs, workload, setting, key):
+    """The values of a setting, in order, and the median of a result over the rounds of each."""
+    mine = [r for r in runs if r["workload"] == workload]
+    values = sorted({r["settings"][setting] for r in mine})
+    return values, [median([r[key] for r in mine if r["settings"][setting] == value]) for value in values]
+
+
+def corfu_settings(runs, what):
+    """What else decides a figure of CORFU's applications, for its foot."""
+    settings = runs[0]["settings"]
+    loads = sorted(r["settings"]["load_1m"] for r in runs)
+    return (
+        f"{what}; Loglet {settings['loglet']}, {settings['nodes']} nodes and the clients on one machine;"
+        f" load of the machine {loads[0]:.1f} to {loads[-1]:.1f}; median of {max(r['round'] for r in runs)} rounds"
+    )
+
+
+def figure_9(name):
+    """Multi-puts and multi-gets against the number of keys."""
+    runs = lines(name)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
+    for axis, key, label in ((axes[0], "ops_s", "operations per second"), (axes[1], "p50_us", "p50, µs")):
+        for workload, words, colour in (("multi_get", "multi-get", OURS), ("multi_put", "multi-put", BASE)):
+            axis.plot(*medians(runs, workload, "per_operation", key), "o-", color=colour, label=f"Atoll, {words}")
+        axis.set_xlabel("keys of an operation")
+        axis.set_ylabel(label)
+    # The text has these two points.
+    for value, words in ((40_000, "multi-get"), (20_000, "multi-put")):
+        axes[0].plot([10], [value], "D", color=PAPER, label=f"CORFU, {words}, as its text says")
+    for axis in axes:
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=7)
+    settings = runs[0]["settings"]
+    figure.suptitle(corfu_settings(runs, f"{settings['clients']} clients, values of {settings['value_bytes']} B"), fontsize=8)
+    save(figure, name)
+
+
+def figure_10(name):
+    """Commands of a replicated service against the number of its replicas."""
+    runs = lines(name)
+    figure, axis = plt.subplots(figsize=(7, 4.2))
+    axis.plot(*medians(runs, "smr", "replicas", "ops_s"), "o-", color=OURS, label="Atoll")
+    axis.plot([10], [70_000], "D", color=PAPER, label="CORFU, as its text says")
+    axis.set_xlabel("replicas, all of which propose")
+    axis.set_ylabel("commands per second")
+    axis.set_ylim(bottom=0)
+    axis.legend(fontsize=8)
+    settings = runs[0]["settings"]
+    words = f"{settings['command_bytes']} B, {settings['commands']} commands in an entry"
+    figure.suptitle(corfu_settings(runs, words).replace("; load", ";\nload"), fontsize=8)
+    save(figure, name)
+
+
 FIGURES = {
+    "corfu/figure_9": figure_9,
+    "corfu/figure_10": figure_10,
     "delos/figure_11_left": figure_11_left,
     "delos/figure_11_middle": figure_11_middle,
     "delos/figure_11_right": figure_11_right,
 }
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or FIGURES:
+    for wanted in sys.argv[1:] or [name for name in FIGURES if (HERE / name / "run.jsonl").is_file()]:
         FIGURES[wanted](wanted)
