@@ -5,13 +5,15 @@ CORFU-Store: clients in two processes put and get several keys at once, two map 
 cluster. Every node of the first cluster is killed in turn, and a map replica, and the mirror. Then the clusters are parted: the mirror falls
 behind, by no more than the bound that writers keep, and catches up after the partition. `atoll check` finds one order of all multi-puts and
 multi-gets, which agrees with real time and with the log. A new map replica plays the log again. All replicas have the same hash at the same
-index, the mirror's, too. The store is rolled back to an index, and its log is compacted and trimmed.
+index, the mirror's, too. Clients that are killed in the middle of a multi-put leave all of it or nothing. The store is rolled back to an
+index, and its log is compacted and trimmed.
 
 Optimistic transactions in two processes, and a replicated service in several, run while all nodes are killed in turn. `atoll check` finds the
 transactions serializable, and every command of the service takes effect once. `--mutant-bin` is a program of the applications with the
 feature `mutants`: known bugs must be found.
 """
 
+import json
 import pathlib
 import time
 
@@ -28,7 +30,7 @@ UNNOTICED = 300
 # Between two hashes that a map replica tells, in positions.
 EVERY = 25
 # Known bugs, and what must find each of them.
-MUTANTS = (("AppsM1", "store"), ("AppsA4", "store"), ("AppsA5", "store"), ("AppsT1", "transactions"), ("AppsT2", "transactions"))
+MUTANTS = (("AppsM1", "store"), ("AppsA1", "store"), ("AppsA4", "store"), ("AppsA5", "store"), ("AppsT1", "transactions"), ("AppsT2", "transactions"))
 
 
 def kill_each(drill, cluster, apps, histories):
@@ -153,10 +155,31 @@ def store(drill, program, first, second):
         is_explained, judged = judge(first, stores.histories, drill.folder / "store.jsonl")
         need(is_explained, "no order explains the multi-puts and multi-gets")
         compare(drill, stores, results)
+        kills += lose_clients(drill, stores)
         rolled_back = roll_back(drill, stores)
         trimmed = compact(drill, stores)
         drill.result.update(longest_lag=longest, refused=behind, trimmed_below=trimmed)
         return ("store", judged, kills + 2, f"one order; mirror at most {longest} behind; rolled back to {rolled_back}; trimmed below {trimmed}")
+
+
+def lose_clients(drill, stores):
+    """Kills clients in the middle of multi-puts of all keys: each leaves all of it or nothing. How many were killed."""
+    keys = [f"lost-{n}" for n in range(8)]
+    for turn in range(drill.args.samples):
+        history = drill.folder / f"lost-{turn}.history"
+        options = ("--prefix", "lost-", "--keys", len(keys), "--per-operation", len(keys), "--exact", "--operations", "put", "--clients", 1)
+        client = stores.here.start("store", *stores.log, *options, "--first-client", 900 + turn, "--seconds", 3600, "--history", history)
+        more([client], [history], 3)
+        client.kill()
+        text = history.read_text()
+        done = [json.loads(line) for line in text[: text.rfind("\n")].splitlines()[1:]]
+        # The number of the last multi-put that was acknowledged, and that of the one which is seen.
+        last = [int(one["do"][0]["put"]["value"].partition("-")[2]) for one in done if one["outcome"] == "yes"][-1]
+        values = {value.rstrip(".") for value in stores.here.run("get", *stores.log, *keys)["values"]}
+        need(len(values) == 1, f"a client that was killed left a part of a multi-put: {sorted(values)}")
+        of, _, number = values.pop().partition("-")
+        need(int(of) == 900 + turn and int(number) >= last, f"multi-put {number} of client {of} is seen; {last} of {900 + turn} was acknowledged")
+    return drill.args.samples
 
 
 def compare(drill, stores, results):
