@@ -5,6 +5,7 @@ pub mod offsets;
 mod provider;
 pub mod reason;
 mod spec;
+pub mod write_once;
 
 use std::fmt;
 use std::ops::Range;
@@ -22,6 +23,7 @@ pub use provider::{
 };
 pub use reason::{Evidence, Reason, Trouble, Urgency};
 pub use spec::{LogletSpec, PlanError};
+pub use write_once::{WriteOnce, WriteOnceError};
 
 /// The name of a Loglet. It is globally unique and never reused (virtuallog §1), because the losers of an install have already created
 /// their Loglets. The virtual log encodes in it the reconfiguration that the Loglet was made for.
@@ -166,4 +168,9 @@ pub trait Loglet: Send + Sync + fmt::Debug {
 
     /// Permanently ends appends. The seal is durable on the seal quorum on return. Idempotent (vlog-L2).
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>>;
+
+    /// Returns the operations on single offsets, if this Loglet has any.
+    fn write_once(&self) -> Option<&dyn WriteOnce> {
+        None
+    }
 }

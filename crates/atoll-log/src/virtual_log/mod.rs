@@ -18,6 +18,7 @@
 //! | (not in the paper) old segments in index pages | `page_out.rs`, `pages.rs`, [`crate::page`] |
 //! | bootstrap of the MetaStore | `create.rs` |
 //! | (not in the paper) deletion of a whole log | `delete.rs` |
+//! | (not in the paper) operations on single positions | `positions.rs` |
 //!
 //! Departures, and why:
 //! - Positions of a Loglet are contiguous (vlog-V13). The paper's VirtualLog tolerates gaps. Without gaps, every position has an entry,
@@ -42,6 +43,7 @@ use atoll_core::{Env, NodeId, Notify, StorageId, Ticket};
 
 pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::page::PageId;
+use atoll_contract::loglet::write_once::{Layout, PositionState, Replace};
 use atoll_contract::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
 use atoll_contract::position::LogPos;
 use atoll_contract::register::{Register, Registers};
@@ -60,6 +62,7 @@ mod options;
 mod page_out;
 mod pages;
 mod parking;
+mod positions;
 mod read;
 mod reader;
 mod refresh;
@@ -75,6 +78,7 @@ pub use atoll_contract::Trouble;
 pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step, TrimError};
 pub use options::{Options, TroubleObserver};
 pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
+pub use positions::{ActivePositions, PositionError, PositionOp};
 pub use read::LogRead;
 pub use reader::Reader;
 pub use refresh::read_chain;
@@ -324,6 +328,37 @@ impl VirtualLog {
     /// [`TrimError`] says whether the log may have been trimmed. Repeating a trim does no harm.
     pub fn trim(&self, to: LogPos) -> Ticket<Result<LogPos, TrimError>> {
         self.0.trim(to)
+    }
+
+    /// Performs an operation on one position, and returns what is there afterwards. For logs whose Loglets offer it. All of these may be
+    /// repeated. Trim a position only once its append was acknowledged: otherwise, if its writer has to search for it, the writer
+    /// appends it again.
+    pub fn at_position(&self, at: LogPos, op: PositionOp) -> Ticket<Result<PositionState, PositionError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.position", async move { me.at_position(at, op).await })
+    }
+
+    /// Returns what the active segment offers for single positions, according to the register.
+    pub fn active_positions(&self) -> Ticket<Result<ActivePositions, PositionError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.positions", async move { me.active_positions().await })
+    }
+
+    /// Refuses a log that does not exist, or whose active segment has no operations on single positions. Usually contacts nobody.
+    pub fn offers_positions(&self) -> Ticket<Result<(), PositionError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.offers", async move { me.offers_positions().await })
+    }
+
+    /// Returns the active Loglet, its layout, and what the next one should be like to have a change, for [`VirtualLog::extend_from`]. None
+    /// if the change is not possible. Changes nothing.
+    #[allow(clippy::type_complexity)]
+    pub fn plan_replacing(
+        &self,
+        change: Replace,
+    ) -> Ticket<Result<(LogletId, Layout, Option<LogletSpec>), PositionError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.replacing", async move { me.plan_replacing(change).await })
     }
 
     /// Seals the active segment and continues with another one as specified (reconfigExtend, virtuallog §4).

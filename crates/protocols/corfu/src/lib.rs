@@ -10,9 +10,10 @@
 //! | read: any replica of what is known to be complete, else the tail of the chain | `loglet/read.rs` |
 //! | check: the tail | `client/tail.rs`, `loglet/check_tail.rs` |
 //! | trim | `loglet/trim.rs` |
+//! | the paper's interface (Figure 1) to the positions of a log of any segments | `loglet/positions.rs` |
 //! | reconfiguration (§2.2, Figure 3): of a Loglet, by the virtual log | `loglet/seal.rs` |
 //! | reconfiguration inside CORFU: units and sequencers replaced, ranges extended and merged, rebuild | `log/reconfigure.rs`, `log/changes.rs` |
-//! | the paper's interface (Figure 1), appends without a sequencer (§2.4) | `log/append.rs`, `log/read.rs` |
+//! | the paper's interface (Figure 1) to a log of its own, appends without a sequencer (§2.4) | `log/append.rs`, `log/read.rs` |
 //! | (placement) | `plan.rs` |
 //! | (when another Loglet must follow) | `reasons.rs` |
 //! | (copies for reconfigModify) | `rebuild.rs`, `loglet/back_fill.rs` |
@@ -32,11 +33,16 @@
 //!   those are complete.
 //! - *keeps_order is false*: an append whose position was filled takes a later one, so a later append may overtake it.
 //!
+//! - *Junk is not deleted alone.* It takes no space. So an address that was deleted alone held data, and a writer that finds its address so
+//!   knows that its entry was there, and does not append it again.
+//! - *A deletion of one address does not raise the watermark* (corfu-C15), although it may close the gap to it. Readers of a Loglet stop at
+//!   a trim of all lower positions, and pass single deletions.
+//!
 //! # Not offered yet
 //!
 //! - Merging by moving data (§2.6): ranges merge only if each position keeps its place.
-//! - Metrics and verbs for the paper's interface, and a gRPC service for it. The paper's applications (§4) are in `atoll-log-apps`; no node
-//!   offers them.
+//! - Doors for a log of its own (`log/`): they serve the positions of a virtual log, whose next segment has the other units. The paper's
+//!   applications (§4) are in `atoll-log-apps`; no node offers them.
 
 pub mod client;
 pub mod intervals;

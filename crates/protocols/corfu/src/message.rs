@@ -61,6 +61,8 @@ atoll_core::choice! {
         },
         /// The request exceeds a limit.
         13 = Invalid {},
+        /// The address held data and was deleted alone. Its writer is done.
+        14 = Erased {},
     }
 }
 
@@ -102,7 +104,7 @@ message! {
 }
 
 message! {
-    /// Deletes addresses.
+    /// Deletes addresses that hold data. Junk stays: it takes no space, and so a writer whose address was deleted knows that it was done.
     pub struct Erase = 642 {
         /// The log.
         pub log: LogletId,
@@ -233,8 +235,15 @@ atoll_core::choice! {
             /// The end, exclusive.
             end: u64
         },
-        /// Deleted.
+        /// Below a trim of all lower addresses.
         3 = Deleted {
+            /// The first address.
+            first: u64,
+            /// The end, exclusive.
+            end: u64
+        },
+        /// Deleted alone.
+        4 = Erased {
             /// The first address.
             first: u64,
             /// The end, exclusive.
@@ -248,9 +257,10 @@ impl Piece {
     pub fn span(&self) -> (u64, u64) {
         match self {
             Piece::Data { first, count, .. } => (*first, first.saturating_add(u64::from(*count))),
-            Piece::Junk { first, end } | Piece::Unwritten { first, end } | Piece::Deleted { first, end } => {
-                (*first, *end)
-            }
+            Piece::Junk { first, end }
+            | Piece::Unwritten { first, end }
+            | Piece::Deleted { first, end }
+            | Piece::Erased { first, end } => (*first, *end),
         }
     }
 }
@@ -264,7 +274,8 @@ pub struct Seen {
     pub epoch: u64,
     /// The address above the highest one ever written.
     pub next: u64,
-    /// The pieces in order, without gaps from the first requested address on. A deleted part of a write is a piece of its own.
+    /// The pieces in order, without gaps from the first requested address on. The part of a write that was deleted alone follows the
+    /// write as a piece of its own.
     pub pieces: Vec<Piece>,
     /// The contents of the writes among the pieces, in order; empty if none were requested.
     pub contents: Vec<Bytes>,

@@ -156,6 +156,7 @@ fn message(f: Frame) -> String {
                     Piece::Junk { .. } => format!(" {first}..{end}=junk"),
                     Piece::Unwritten { .. } => format!(" {first}..{end}=unwritten"),
                     Piece::Deleted { .. } => format!(" {first}..{end}=deleted"),
+                    Piece::Erased { .. } => format!(" {first}..{end}=erased"),
                 }
             });
             let pieces: String = pieces.collect();
@@ -192,6 +193,7 @@ fn record(r: &Record) -> String {
             Fact::Epoch { epoch, .. } => format!("epoch {epoch}"),
             Fact::Junk { ranges, .. } => format!("junk {ranges:?}"),
             Fact::Deleted { first, end, .. } => format!("deleted {first}..{end}"),
+            Fact::Trimmed { to, .. } => format!("trimmed below {to}"),
             Fact::Tombstone { .. } => "tombstone".to_owned(),
         },
     }

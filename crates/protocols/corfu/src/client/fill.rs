@@ -7,7 +7,7 @@ use atoll_core::Tick;
 use atoll_core::testing::hit;
 
 use super::{Client, Stop, View, refusal};
-use crate::message::{Fill, Look, Piece, Verdict, Write};
+use crate::message::{Erase, Fill, Look, Piece, Verdict, Write};
 use crate::projection::{Place, UnitId};
 use crate::unit::MAX_FILL;
 
@@ -69,6 +69,23 @@ impl Client {
         }
     }
 
+    /// Deletes addresses on one unit as another one has them, even if this unit has not got them yet.
+    pub(crate) async fn erase(
+        &self,
+        view: &View,
+        unit: UnitId,
+        first: u64,
+        end: u64,
+        until: Tick,
+    ) -> Result<(), Stop> {
+        let (log, epoch, count) = (self.log, view.epoch(), u32::try_from(end - first).unwrap_or(u32::MAX));
+        let erase = Erase { log, config: Bytes::new(), epoch, first, count, unwritten_too: true };
+        match self.ask(view, unit, erase, until).await?.verdict {
+            Verdict::Done {} => Ok(()),
+            verdict => Err(refusal(&verdict)),
+        }
+    }
+
     /// Returns what a unit has from an address on: at least one piece.
     pub(crate) async fn look(
         &self,
@@ -112,7 +129,7 @@ impl Client {
                 let (first, count, token, data) = (*first, *count, *token, data.clone());
                 let write = Write { log, config: Bytes::new(), epoch, first, count, token, data };
                 match self.ask(view, unit, write, until).await?.verdict {
-                    Verdict::Done {} | Verdict::Deleted {} => Ok(()),
+                    Verdict::Done {} | Verdict::Deleted {} | Verdict::Erased {} => Ok(()),
                     Verdict::Written { by } if by == Some(token) => Ok(()),
                     // It is a hole of the end that was installed meanwhile. Nobody reads it, whatever the units have there.
                     Verdict::Written { by: None } if view.is_ended => {
@@ -126,6 +143,7 @@ impl Client {
                     verdict => Err(refusal(&verdict)),
                 }
             }
+            (Piece::Erased { .. }, _) => self.erase(view, unit, first, end, until).await,
             // Junk that the head has deleted was complete, or its trim raced this chain: later units still need it (corfu-C3).
             (Piece::Junk { .. } | Piece::Deleted { .. }, _) => self.junk(view, unit, first, end, until).await,
             _ => Ok(()),

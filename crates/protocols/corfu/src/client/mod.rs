@@ -72,13 +72,16 @@ pub struct View {
     /// Whether it is that of a sealed Loglet, to which nobody appends. Repairers that reach different units may then differ about a
     /// position that nobody may read: a hole of the installed end.
     pub is_ended: bool,
+    /// Whether a position has one writer at most, because a single life of a sequencer hands it out. A writer that finds its position
+    /// deleted alone then knows that it was its own entry.
+    pub has_sole_writers: bool,
 }
 
 impl View {
     /// Returns the view of a projection.
     pub fn new(projection: Projection) -> Self {
         let config = atoll_core::Encode::to_bytes(&projection);
-        View { projection: Arc::new(projection), config, is_ended: false }
+        View { projection: Arc::new(projection), config, is_ended: false, has_sole_writers: false }
     }
 
     /// Returns the epoch.
@@ -201,7 +204,7 @@ pub fn refusal(verdict: &Verdict) -> Stop {
     match verdict {
         Verdict::Sealed {} => Stop::Sealed,
         Verdict::Gone {} => Stop::Gone,
-        Verdict::Deleted {} => Stop::Trimmed,
+        Verdict::Deleted {} | Verdict::Erased {} => Stop::Trimmed,
         Verdict::DiskFull {} => Stop::Unavailable(Unavailability::DiskFull),
         Verdict::WrongIdentity {} => Stop::WrongUnit,
         Verdict::StorageFailed {} | Verdict::Damaged { .. } => {

@@ -56,7 +56,11 @@ impl Client {
                         return Wrote::Lost;
                     }
                 }
-                Verdict::Written { .. } | Verdict::Deleted {} if index == 0 => {
+                Verdict::Erased {} if index > 0 || view.has_sole_writers => {
+                    hit("corfu.append.erased");
+                    return Wrote::Done;
+                }
+                Verdict::Written { .. } | Verdict::Deleted {} | Verdict::Erased {} if index == 0 => {
                     hit("corfu.append.lost");
                     return Wrote::Lost;
                 }

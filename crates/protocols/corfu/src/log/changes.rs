@@ -1,14 +1,12 @@
 //! Which projections follow (corfu §4): a unit is replaced at once for new positions, rebuilt in the background, and then used for
 //! reads; a sequencer is replaced; the last range gets other chains; ranges merge.
 
-use bytes::Bytes;
-
 use atoll_core::{Incarnation, NodeId};
 
 use super::reconfigure::Sealed;
 use super::{CorfuLog, LogError};
-use crate::client::{View, refusal};
-use crate::message::{Erase, Piece, Verdict};
+use crate::client::View;
+use crate::message::Piece;
 use crate::projection::{Chain, OPEN, Projection, ProjectionError, Stretch, UnitId};
 
 impl Stretch {
@@ -211,12 +209,7 @@ impl CorfuLog {
             for (piece, content) in found {
                 let (first, end) = piece.span();
                 if matches!(piece, Piece::Deleted { .. }) {
-                    let (log, epoch, count) = (self.client.log, view.epoch(), (end - first) as u32);
-                    let erase = Erase { log, config: Bytes::new(), epoch, first, count, unwritten_too: true };
-                    match self.client.ask(view, unit, erase, until).await?.verdict {
-                        Verdict::Done {} => {}
-                        verdict => return Err(refusal(&verdict).into()),
-                    }
+                    self.client.erase(view, unit, first, end, until).await?;
                 } else {
                     self.client.copy(view, unit, &piece, content.as_ref(), until).await?;
                 }

@@ -73,7 +73,7 @@ impl CorfuLog {
         Ok(match found.into_iter().next() {
             Some((Piece::Data { .. }, Some(data))) => Entry::Data(data),
             Some((Piece::Junk { .. }, _)) => Entry::Junk,
-            Some((Piece::Deleted { .. }, _)) => Entry::Trimmed,
+            Some((Piece::Deleted { .. } | Piece::Erased { .. }, _)) => Entry::Trimmed,
             _ => Entry::Unwritten,
         })
     }
@@ -102,7 +102,10 @@ impl CorfuLog {
         }
     }
 
-    /// Trims one position, which is complete: it is deleted on all units of its chain.
+    /// Trims one position, which is complete: it is deleted on all units of its chain. Junk stays junk.
+    ///
+    /// The tail comes first. If it has the position, all units of the chain have it; the head alone may have what its writer has not
+    /// finished.
     pub async fn trim(&self, position: u64) -> Result<(), LogError> {
         if position >= MAX_POSITION {
             return Err(LogError::BeyondTail { position, tail: MAX_POSITION });
@@ -111,7 +114,7 @@ impl CorfuLog {
         let mut view = self.view().await?;
         'again: loop {
             let Some(place) = view.projection.place(position) else { return Ok(()) };
-            for unit in &place.chain.units {
+            for unit in place.chain.units.iter().rev() {
                 let (log, epoch, first) = (self.client.log, view.epoch(), place.addr);
                 let erase = Erase { log, config: Bytes::new(), epoch, first, count: 1, unwritten_too: false };
                 match self.client.ask(&view, *unit, erase, until).await?.verdict {
@@ -120,6 +123,7 @@ impl CorfuLog {
                         self.fill(position).await?;
                         continue 'again;
                     }
+                    Verdict::Deleted {} => {}
                     Verdict::Sealed {} if self.client.pause(until).await => {
                         view = self.newer(view.epoch(), until).await?;
                         continue 'again;

@@ -196,7 +196,14 @@ impl<'a> Append<'a> {
             let found = s.client.look(&s.open, head, range, s.client.options.step_bytes, self.until).await;
             let mut upto = at;
             for (piece, content) in found.map_err(failed)? {
-                let (first, _) = piece.span();
+                let (first, end) = piece.span();
+                if matches!(piece, Piece::Erased { .. }) {
+                    // Only what was data is deleted alone, and nobody but these entries' writer had these positions.
+                    let known = upto;
+                    upto = upto.max(at + end.saturating_sub(place.addr).min(count));
+                    (known..upto).for_each(|at| self.settle(at, 1));
+                    continue;
+                }
                 let (Piece::Data { .. }, Some(content)) = (&piece, content) else { break };
                 let batch = Batch::parse(content)
                     .map_err(|_| failed(Stop::Unavailable(Unavailability::StorageFailed)))?;

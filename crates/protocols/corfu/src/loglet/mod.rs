@@ -10,10 +10,12 @@
 //! | `read.rs` | readNext |
 //! | `trim.rs` | prefixTrim, deletion |
 //! | `back_fill.rs` | a unit fetches what it lacks of a sealed Loglet |
+//! | `positions.rs` | the paper's interface: look, fill and trim of one position |
 
 mod append;
 pub(crate) mod back_fill;
 mod check_tail;
+mod positions;
 mod read;
 mod seal;
 pub mod sealed;
@@ -24,7 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
-    Tail, Unavailability,
+    Tail, Unavailability, WriteOnce,
 };
 pub(crate) use atoll_core::sync::lock;
 use atoll_core::{BoxFuture, Encode, Env, Ticket};
@@ -75,11 +77,16 @@ impl std::fmt::Debug for CorfuLoglet {
 impl CorfuLoglet {
     pub(crate) fn new(env: Env, id: LogletId, projection: Projection, options: Arc<ClientOptions>) -> Self {
         let handle = env.random();
-        let open = View::new(projection);
+        let open = View { has_sole_writers: true, ..View::new(projection) };
         let mut sealed = (*open.projection).clone();
         sealed.epoch = SEALED_EPOCH;
         // Units are created with the configuration that is in the chain.
-        let closed = View { projection: Arc::new(sealed), config: open.config.clone(), is_ended: true };
+        let closed = View {
+            projection: Arc::new(sealed),
+            config: open.config.clone(),
+            is_ended: true,
+            ..open.clone()
+        };
         let (client, tails) = (Client { env, log: id, options }, Tails::default());
         let state = State { handle, next_append: 0, in_flight_bytes: 0, installed: None, found: None };
         CorfuLoglet(Arc::new(Shared { client, open, closed, tails, state: Mutex::new(state) }))
@@ -153,5 +160,9 @@ impl Loglet for CorfuLoglet {
 
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>> {
         Box::pin(self.seal_units())
+    }
+
+    fn write_once(&self) -> Option<&dyn WriteOnce> {
+        Some(self)
     }
 }

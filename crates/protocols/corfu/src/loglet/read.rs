@@ -201,6 +201,20 @@ impl CorfuLoglet {
                         break;
                     }
                 }
+                // What was deleted alone leaves a gap that readers pass. It may be a part of the write before it.
+                (Piece::Erased { .. }, _) => {
+                    hit("corfu.read.erased");
+                    let last = upto.min(end).min(addr.saturating_add(MAX_PADS));
+                    for at in first.max(place.addr)..last {
+                        match entries.get_mut((at - place.addr) as usize) {
+                            Some(entry) => *entry = pad(),
+                            None => entries.push(pad()),
+                        }
+                    }
+                    if last < upto.min(end) {
+                        break;
+                    }
+                }
                 (Piece::Deleted { .. }, _) if entries.is_empty() => {
                     let stretch = &self.0.open.projection.stretches[place.stretch];
                     let to = stretch.position_at(place.index, upto.min(end) - 1) + 1;
@@ -208,10 +222,7 @@ impl CorfuLoglet {
                 }
                 _ => break,
             }
-            addr = upto;
-            if addr >= end {
-                break;
-            }
+            addr = addr.max(upto);
         }
         if entries.is_empty() { Err(ReadError::BeyondTail(Offset(at))) } else { Ok(entries) }
     }

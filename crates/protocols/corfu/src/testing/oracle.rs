@@ -356,6 +356,7 @@ impl CorfuOracle {
                 }
             }
             Fact::Deleted { log, first, end } => self.directory(who, log).written.add(first..end),
+            Fact::Trimmed { log, to } => self.directory(who, log).written.add(0..to),
             Fact::Tombstone { log } => self.directory(who, log).tombstone = true,
         }
         Some(())

@@ -124,12 +124,24 @@ impl Disk {
         self.fact(log, &Fact::Junk { log, ranges }, Vec::new(), out)
     }
 
+    /// Deletes what is data in a range, and what is unwritten. Returns the record that the answer reveals.
     pub fn erase(&mut self, log: LogletId, range: std::ops::Range<u64>, out: &mut Effects) -> Lsn {
         let Some(space) = self.spaces.get_mut(&log) else { return Lsn::NONE };
-        let (first, end) = (range.start, range.end);
-        let gone = space.erase(range);
+        let mut last = space.staged;
+        for part in space.erasable(range) {
+            let (first, end) = (part.start, part.end);
+            let gone = self.spaces.get_mut(&log).map(|space| space.erase(part)).unwrap_or_default();
+            let freed = self.forget(log, gone);
+            last = self.fact(log, &Fact::Deleted { log, first, end }, freed, out);
+        }
+        last
+    }
+
+    pub fn trim(&mut self, log: LogletId, to: u64, out: &mut Effects) -> Lsn {
+        let Some(space) = self.spaces.get_mut(&log) else { return Lsn::NONE };
+        let gone = space.trim(to);
         let freed = self.forget(log, gone);
-        self.fact(log, &Fact::Deleted { log, first, end }, freed, out)
+        self.fact(log, &Fact::Trimmed { log, to }, freed, out)
     }
 
     /// Returns the locations of cells that are gone, and gives back the bytes of those that were on their way to the disk.
@@ -379,6 +391,12 @@ impl Disk {
                     self.bury(gone);
                 }
             }
+            Fact::Trimmed { log, to } => {
+                if let Some(space) = self.spaces.get_mut(&log) {
+                    let gone = space.trim(to);
+                    self.bury(gone);
+                }
+            }
             Fact::Tombstone { log } => {
                 self.tombstones.insert(log);
                 if let Some(space) = self.spaces.remove(&log) {
@@ -425,13 +443,12 @@ impl Disk {
         let mut dead = std::mem::take(&mut self.dead);
         for space in self.spaces.values_mut() {
             // A checkpoint knows of deletions whose records came before it.
-            let mut ranges: Vec<(u64, u64)> = space.deleted.iter().collect();
-            ranges.push((0, space.watermark));
-            for (start, end) in ranges {
-                for cell in space.erase(start..end) {
-                    if let Spot::At(loc) = cell.spot {
-                        dead.push(loc);
-                    }
+            let ranges: Vec<(u64, u64)> = space.deleted.iter().collect();
+            let mut gone = space.trim(space.watermark);
+            gone.extend(ranges.into_iter().flat_map(|(start, end)| space.erase(start..end)));
+            for cell in gone {
+                if let Spot::At(loc) = cell.spot {
+                    dead.push(loc);
                 }
             }
         }

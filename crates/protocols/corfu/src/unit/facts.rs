@@ -37,7 +37,7 @@ atoll_core::choice! {
             /// The ranges.
             ranges: Vec<(u64, u64)>
         },
-        /// Addresses are deleted.
+        /// Addresses were deleted alone.
         3 = Deleted {
             /// The log.
             log: LogletId,
@@ -50,6 +50,13 @@ atoll_core::choice! {
         4 = Tombstone {
             /// The log.
             log: LogletId
+        },
+        /// All addresses below one are deleted.
+        5 = Trimmed {
+            /// The log.
+            log: LogletId,
+            /// The first address that stays.
+            to: u64
         },
     }
 }
@@ -83,7 +90,7 @@ atoll_core::record! {
         pub watermark: u64,
         /// Junk.
         pub junk: Vec<(u64, u64)>,
-        /// Deleted addresses above the watermark.
+        /// Addresses at or above the watermark that were deleted alone.
         pub deleted: Vec<(u64, u64)>,
     }
 }

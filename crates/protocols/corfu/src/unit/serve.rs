@@ -66,6 +66,7 @@ impl Unit {
         match space.taken(m.first, m.count, m.token) {
             None => {}
             Some(Taken::Deleted) => return Err(Verdict::Deleted {}),
+            Some(Taken::Erased) => return Err(Verdict::Erased {}),
             Some(Taken::Mine) => {
                 hit("corfu.unit.written_mine");
                 return Err(Verdict::Written { by: Some(m.token) });
@@ -114,13 +115,11 @@ impl Unit {
     }
 
     pub(super) fn on_trim(&mut self, from: Caller, m: TrimTo, out: &mut Effects) {
-        let done =
+        let now =
             self.admit(m.log, &m.config, Some(m.epoch), out).map(|space| (space.watermark, space.staged));
-        let done = match done {
+        let done = match now {
             Ok((watermark, staged)) if m.to <= watermark => Ok(staged),
-            Ok((watermark, _)) => {
-                takes_facts(out.space()).map(|()| self.disk.erase(m.log, watermark..m.to, out))
-            }
+            Ok(_) => takes_facts(out.space()).map(|()| self.disk.trim(m.log, m.to, out)),
             Err(verdict) => Err(verdict),
         };
         self.settle(from, m.log, done, out);

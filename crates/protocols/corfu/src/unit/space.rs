@@ -5,7 +5,11 @@
 //! | unwritten | nowhere |
 //! | data | a cell, which covers the consecutive addresses of one write, and a record in the journal |
 //! | junk | an interval; it needs no storage |
-//! | deleted | an interval; below the watermark, nowhere |
+//! | deleted alone | an interval |
+//! | trimmed with all below | nowhere: it is below the watermark |
+//!
+//! Only a trim raises the watermark, not single deletions that happen to reach it: a reader must stop at a trim, and passes single
+//! deletions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,8 +50,10 @@ pub(super) enum Taken {
     Mine,
     /// Another write, or junk.
     By(Option<Token>),
-    /// It was deleted.
+    /// It was trimmed.
     Deleted,
+    /// It held data and was deleted alone.
+    Erased,
 }
 
 /// See the module documentation.
@@ -58,9 +64,9 @@ pub(super) struct Space {
     pub epoch: u64,
     pub cells: BTreeMap<u64, Cell>,
     pub junk: Intervals,
-    /// Deleted addresses at or above the watermark.
+    /// Addresses at or above the watermark that were deleted alone.
     pub deleted: Intervals,
-    /// The watermark: every address below it was written and is deleted.
+    /// The watermark: every address below it is trimmed (corfu-C15).
     pub watermark: u64,
     /// All addresses that are not unwritten.
     pub written: Intervals,
@@ -97,10 +103,6 @@ impl Space {
         self.written.end()
     }
 
-    fn is_deleted(&self, addr: u64) -> bool {
-        addr < self.watermark || self.deleted.contains(addr)
-    }
-
     /// Returns the cell that covers an address.
     pub fn cell_at(&self, addr: u64) -> Option<(u64, &Cell)> {
         let (first, cell) = self.cells.range(..=addr).next_back()?;
@@ -111,8 +113,11 @@ impl Space {
     pub fn taken(&self, first: u64, count: u32, token: Token) -> Option<Taken> {
         let range = first..first + u64::from(count);
         let at = self.written.within(range).first()?.start;
-        if self.is_deleted(at) {
+        if at < self.watermark {
             return Some(Taken::Deleted);
+        }
+        if self.deleted.contains(at) {
+            return Some(Taken::Erased);
         }
         let Some((start, cell)) = self.cell_at(at) else { return Some(Taken::By(None)) };
         let is_mine = start == first && cell.count == count && cell.token == token;
@@ -133,21 +138,27 @@ impl Space {
         }
     }
 
-    /// Deletes addresses. Returns the cells that are thereby deleted as a whole.
-    pub fn erase(&mut self, range: Range<u64>) -> Vec<Cell> {
-        self.written.add(range.clone());
-        self.junk.remove(range.clone());
-        self.deleted.add(range.start.max(self.watermark)..range.end.max(self.watermark));
-        let gone = self.sweep(range);
-        self.raise_watermark();
-        gone
+    /// Returns the parts of a range that a deletion changes: neither junk nor deleted already.
+    pub fn erasable(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let range = range.start.max(self.watermark)..range.end.max(self.watermark);
+        let kept = self.junk.missing_in(range);
+        kept.into_iter().flat_map(|part| self.deleted.missing_in(part)).collect()
     }
 
-    /// Removes the deleted intervals at the watermark: below it, a deleted address needs no entry (corfu-C15).
-    fn raise_watermark(&mut self) {
-        let to = self.deleted.first_missing(self.watermark);
+    /// Deletes addresses alone. Returns the cells that are thereby deleted as a whole.
+    pub fn erase(&mut self, range: Range<u64>) -> Vec<Cell> {
+        self.written.add(range.clone());
+        self.deleted.add(range.start.max(self.watermark)..range.end.max(self.watermark));
+        self.sweep(range)
+    }
+
+    /// Deletes all addresses below one: below the watermark, none needs an entry. Returns the cells that are deleted as a whole.
+    pub fn trim(&mut self, to: u64) -> Vec<Cell> {
+        self.written.add(0..to);
+        self.junk.remove(0..to);
         self.deleted.remove(0..to);
-        self.watermark = to;
+        self.watermark = self.watermark.max(to);
+        self.sweep(0..to)
     }
 
     fn sweep(&mut self, range: Range<u64>) -> Vec<Cell> {
@@ -174,8 +185,13 @@ impl Space {
         let (mut at, mut out) = (range.start, Vec::new());
         while at < range.end && out.len() < limit {
             let piece = self.piece_at(at, range.end);
+            let (from, is_write) = (at, matches!(piece, Piece::Data { .. }));
             at = piece.span().1;
             out.push(piece);
+            if is_write {
+                let erased = self.deleted.within(from..at.min(range.end));
+                out.extend(erased.into_iter().map(|part| Piece::Erased { first: part.start, end: part.end }));
+            }
         }
         out
     }
@@ -185,7 +201,7 @@ impl Space {
             return Piece::Deleted { first: at, end: self.watermark.min(end) };
         }
         if self.deleted.contains(at) {
-            return Piece::Deleted { first: at, end: self.deleted.first_missing(at).min(end) };
+            return Piece::Erased { first: at, end: self.deleted.first_missing(at).min(end) };
         }
         if let Some((first, cell)) = self.cell_at(at) {
             return Piece::Data { first, count: cell.count, token: cell.token };
