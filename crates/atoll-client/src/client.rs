@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::connections::{Connections, Repeat};
+use crate::corfu::Corfu;
 use crate::error::{Error, Failure};
 use crate::keyspaces::Keyspaces;
 use crate::lane::Lane;
@@ -172,6 +173,14 @@ impl Client {
     /// handle is another client, and it remembers only a limited number of clients.
     pub fn tables(&self) -> Tables {
         Tables::new(self.connections.clone())
+    }
+
+    /// Returns a handle to single positions of the log with this name. Contacts no node.
+    pub fn corfu(&self, log: &str) -> Result<Corfu, Error> {
+        if !is_log_name(log) {
+            return Err(Error::invalid(log_name_hint(log), ""));
+        }
+        Ok(Corfu::new(log, self.connections.clone()))
     }
 
     /// Returns a handle to the keyspaces of the cluster. Contacts no node.

@@ -25,6 +25,7 @@
 //! | `log.rs`, `read.rs` | one log: appends, reads, tail checks, trims |
 //! | `tables.rs` | tables: rows, transactions and ranges |
 //! | `keyspaces.rs` | keyspaces: reads and conditional writes of keys |
+//! | `corfu.rs` | CORFU's own interface: single positions of a log, and which nodes keep them |
 //! | `lane/` | all appends of this client to one log, in order, on one stream, across failures |
 //! | `connections.rs` | the addresses, the one in use, and calls with failover |
 //! | `error.rs` | errors: whether the call happened, why it failed, what to do next; also as gRPC status |
@@ -32,6 +33,7 @@
 
 mod client;
 mod connections;
+mod corfu;
 mod error;
 mod keyspaces;
 mod lane;
@@ -55,7 +57,14 @@ pub mod keyspace_proto {
     include!("generated/atoll.keyspace.v1.rs");
 }
 
+/// CORFU's own interface, as generated from `proto/atoll/corfu/v1/`. The comments there are the reference.
+#[allow(missing_docs)]
+pub mod corfu_proto {
+    include!("generated/atoll.corfu.v1.rs");
+}
+
 pub use client::Client;
+pub use corfu::{Cell, Corfu, Replacement};
 pub use error::{Error, Failure, Outcome, status};
 pub use keyspaces::{HeldLease, Keys, Keyspace, Keyspaces, Watch};
 pub use log::{Appending, Log};

@@ -16,6 +16,7 @@ use atoll_log::Busy;
 use bytes::Bytes;
 
 use crate::keyspaces::{Found, KeyWrite, LeaseRequest, Wrote};
+use crate::positions::{ActivePositions, PositionOp, PositionState, Replace};
 
 /// The log of the database. Clients do not write to it.
 pub const DATABASE_LOG: &str = "db";
@@ -218,6 +219,21 @@ pub trait KeyspaceBackend: Send + Sync {
     fn page(&self, name: String, from: ListFrom) -> Pending<Page>;
 }
 
+/// Single positions of the logs of a cluster, through one node. Logs whose active segment is of a kind without such operations are refused.
+pub trait PositionBackend: Send + Sync {
+    /// Refuses a log that does not exist, and one without operations on single positions.
+    fn check(&self, log: &str) -> Pending<()>;
+
+    /// Performs an operation on one position, and returns what is there afterwards.
+    fn at(&self, log: &str, at: LogPos, op: PositionOp) -> Pending<PositionState>;
+
+    /// Returns which nodes keep the active segment, and how far it goes.
+    fn active(&self, log: &str) -> Pending<ActivePositions>;
+
+    /// Extends the log with a segment that has this change. Refuses it if another segment follows meanwhile.
+    fn replace(&self, log: &str, change: Replace) -> Pending<()>;
+}
+
 /// What a node offers to its doors.
 pub trait Backend: Send + Sync {
     /// Returns the id of this node.
@@ -246,6 +262,11 @@ pub trait Backend: Send + Sync {
 
     /// Returns the keyspaces of the cluster, if this node serves them.
     fn keyspaces(&self) -> Option<Arc<dyn KeyspaceBackend>> {
+        None
+    }
+
+    /// Returns the operations on single positions of logs, if this node offers them.
+    fn positions(&self) -> Option<Arc<dyn PositionBackend>> {
         None
     }
 

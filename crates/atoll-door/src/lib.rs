@@ -9,6 +9,7 @@
 //! | `door.rs` | the trait of a door, and what an open node offers to a door |
 //! | `backend.rs` | what the gRPC services of doors need from their node, as traits |
 //! | `keyspaces.rs` | reads and writes of keyspaces, as doors hand them to their node |
+//! | `positions.rs` | operations on single positions of logs, as doors hand them to their node |
 //! | `node_view.rs` | the node and its cluster, as doors see them |
 //! | `listeners.rs` | opens listeners; none beyond loopback without TLS, unless the operator allows it |
 //! | `grpc/` | the gRPC listener, which all doors share: connections, and limits of what a request may cost |
@@ -27,6 +28,7 @@ pub mod limits;
 mod listeners;
 pub mod metrics;
 mod node_view;
+pub mod positions;
 
 pub use backend::{
     Backend, DATABASE_LOG, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,

@@ -4,6 +4,7 @@
 use atoll_core::testing::Mutant;
 use atoll_door::Door;
 use atoll_door_cluster::ClusterDoor;
+use atoll_door_corfu::CorfuDoor;
 use atoll_door_keyspaces::KeyspacesDoor;
 use atoll_door_log::LogDoor;
 use atoll_door_tables::TablesDoor;
@@ -26,6 +27,7 @@ pub fn all(settings: Settings) -> Vec<Box<dyn Door>> {
         Box::new(ZooKeeperDoor::new(settings.zookeeper)),
         Box::new(TablesDoor::default()),
         Box::new(KeyspacesDoor),
+        Box::new(CorfuDoor),
     ]
 }
 

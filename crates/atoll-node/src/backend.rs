@@ -1,31 +1,29 @@
-//! The backend of the doors: implements their traits over the virtual logs of this node, and translates errors for clients.
+//! The backend of the doors: implements their traits over the virtual logs of this node.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::{Reason, proto};
-use atoll_contract::{
-    ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Registry,
-    Unavailability,
-};
+use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_door::backend::{
-    Backend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room,
-    Submitted,
+    Backend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, PositionBackend, ReadRecords,
+    Refusal, Room, Submitted,
 };
-use atoll_log::virtual_log::{
-    LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, TrimError,
-    VersionedChain, VirtualLog,
-};
+use atoll_log::virtual_log::{LogError, LogRecord, ReconfigError, Segment, VersionedChain, VirtualLog};
 use tokio::time::timeout;
 
 use crate::duties::duties;
 use crate::keyspace_door::KeyspaceDoor;
 use crate::keyspaces::Keyspaces;
-use crate::logs::{Logs, OpenError};
+use crate::logs::Logs;
 use crate::members::change::Changes;
-use crate::members::table::MemberTable;
+use crate::named::Named;
+use crate::position_door::PositionDoor;
+use crate::refusals::{
+    append_refusal, log_refusal, open_refusal, read_refusal, reconfig_refusal, register_refusal, trim_refusal,
+};
 use crate::replica::DatabaseCell;
 
 /// How long the opening of a stream waits for a fresh chain if an older one is known.
@@ -47,7 +45,7 @@ impl NodeBackend {
     pub fn new(env: Env, logs: Logs, changes: Changes, operations: Arc<dyn Operations>) -> Self {
         // Client id 0 is reserved for the log.
         let client = ClientId(env.random().max(1));
-        let named = Named { env: env.clone(), changes, registry: logs.registry().clone() };
+        let named = Named::new(env.clone(), changes, logs.registry().clone());
         let (node, database) = (env.node(), DatabaseCell::default());
         NodeBackend { node, client, logs, named, operations, keyspaces: None, database }
     }
@@ -63,77 +61,6 @@ impl NodeBackend {
     pub fn with_database(self, database: DatabaseCell) -> Self {
         NodeBackend { database, ..self }
     }
-}
-
-/// Checks the nodes that an operator names for a Loglet.
-#[derive(Clone)]
-struct Named {
-    env: Env,
-    changes: Changes,
-    registry: Registry,
-}
-
-impl Named {
-    /// Refuses nodes that are not members, have not joined, are draining, or lack the role. Reads the table of members afresh, before
-    /// anything is planned or sealed.
-    async fn check(&self, spec: &LogletSpec) -> Result<(), Refusal> {
-        if spec.places.is_empty() {
-            return Ok(());
-        }
-        let changes = self.changes.clone();
-        let table = self.env.launch("door.members", async move { changes.refresh().await });
-        match table.await {
-            Ok(Ok(table)) => check_named(&table, &self.registry, spec),
-            Ok(Err(error)) => Err(Refusal::no(
-                Reason::Unavailable,
-                format!("nothing was changed: the table of members does not answer: {error}"),
-                "try again when a majority of the nodes that hold registers is up",
-            )),
-            Err(_) => Err(Refusal::stopping()),
-        }
-    }
-}
-
-/// See [`Named::check`].
-fn check_named(table: &MemberTable, registry: &Registry, spec: &LogletSpec) -> Result<(), Refusal> {
-    let mut wrong = Vec::new();
-    // The provider refuses roles that no kind of Loglet has. The names of parts come before that of the role.
-    let needs = |role: &str| {
-        let role = role.rsplit('/').next().unwrap_or(role);
-        registry.roles_named(role).next().map(|r| if r.holds { "log" } else { "sequencer" })
-    };
-    let mut named = Vec::new();
-    for (role, nodes) in &spec.places {
-        if let Some(needs) = needs(role) {
-            named.extend(nodes.iter().map(|node| (*node, needs)));
-        }
-    }
-    for (node, role) in named {
-        let words = match table.nodes.get(&node) {
-            None => format!("node {node} is not a member"),
-            Some(row) if !row.has_joined() => format!("node {node} has not joined yet"),
-            Some(row) if row.draining => format!("node {node} is being drained"),
-            Some(row) if !row.roles().names().contains(&role) => {
-                format!("node {node} does not have the role {role:?}")
-            }
-            Some(_) => continue,
-        };
-        if !wrong.contains(&words) {
-            wrong.push(words);
-        }
-    }
-    if wrong.is_empty() {
-        return Ok(());
-    }
-    let fit = |role: &'static str| {
-        let fits = table
-            .nodes
-            .iter()
-            .filter(|(_, m)| m.has_joined() && !m.draining && m.roles().names().contains(&role));
-        fits.map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(",")
-    };
-    let next = format!("servers may be among {}, the sequencer one of {}", fit("log"), fit("sequencer"));
-    Err(Refusal::no(Reason::Refused, format!("nothing was changed: {}", wrong.join("; ")), next))
 }
 
 /// Waits for the outcome of a procedure on the node's executor.
@@ -214,16 +141,17 @@ impl Backend for NodeBackend {
         self.keyspaces.clone().map(|all| Arc::new(KeyspaceDoor(all)) as Arc<dyn KeyspaceBackend>)
     }
 
+    fn positions(&self) -> Option<Arc<dyn PositionBackend>> {
+        Some(Arc::new(PositionDoor { logs: self.logs.clone(), named: self.named.clone() }))
+    }
+
     fn database(&self) -> Option<atoll_db::Database> {
         self.database.get().cloned()
     }
 }
 
 fn open(logs: &Logs, name: &str) -> Result<Arc<VirtualLog>, Refusal> {
-    logs.open(name).map_err(|error| match error {
-        OpenError::Name(_) => Refusal::no(Reason::Invalid, error.to_string(), ""),
-        OpenError::TooMany => Refusal::no(Reason::Refused, error.to_string(), ""),
-    })
+    logs.open(name).map_err(|error| open_refusal(&error))
 }
 
 /// What to do if the requested log is deleted.
@@ -387,206 +315,5 @@ fn describe(
         segments: segments.iter().map(segment).collect(),
         segment_count: chain.chain.segment_count(),
         next: next.map(|next| next.0),
-    }
-}
-
-/// Returns what a client should know about a temporary problem: the reason, and what to do.
-fn why(why: Unavailability) -> (Reason, &'static str) {
-    match why {
-        Unavailability::Busy => (Reason::Busy, "try again"),
-        Unavailability::NoQuorum | Unavailability::NoSequencer | Unavailability::WrongSequencer => (
-            Reason::Unavailable,
-            "`atoll status` shows which nodes are up; the log continues once enough are",
-        ),
-        Unavailability::DiskFull => {
-            (Reason::DiskFull, "trim the log or free disk space; then the log continues by itself")
-        }
-        Unavailability::StorageFailed => {
-            (Reason::StorageFailed, "see the log of the node; it serves nothing until it is restarted")
-        }
-        Unavailability::TooLarge => (Reason::TooLarge, "send less at once"),
-        Unavailability::Stopping => (Reason::Stopping, "use another node"),
-    }
-}
-
-fn log_refusal(error: &LogError) -> Refusal {
-    let (reason, next) = match error {
-        LogError::NoSuchLog => {
-            (Reason::NoSuchLog, "`atoll log list` shows the existing logs; the first append creates one")
-        }
-        LogError::Unavailable(trouble) => why(*trouble),
-        LogError::Chain(_) | LogError::Open(_) => {
-            (Reason::Refused, "was it written by a newer version of this program?")
-        }
-        LogError::BeyondTail(_) => (Reason::BeyondTail, "read up to the tail, or follow the log"),
-        LogError::Ended(_) => (Reason::Refused, "it accepts no more appends; use another log"),
-        LogError::Deleted => (Reason::LogDeleted, "`atoll log create` creates an empty log with this name"),
-        LogError::Outdated(_) => (Reason::Unavailable, "send it again with a newer tail"),
-    };
-    Refusal::no(reason, error.to_string(), next)
-}
-
-fn append_refusal(error: &LogAppendError) -> Refusal {
-    match error {
-        LogAppendError::TooLarge(_) => Refusal::no(Reason::TooLarge, error.to_string(), "split it"),
-        LogAppendError::NotAppended(inner) => {
-            let failure = log_refusal(inner).failure;
-            Refusal::no(failure.reason, error.to_string(), failure.next)
-        }
-        LogAppendError::Damaged { .. } => Refusal::unknown(
-            Reason::Damaged,
-            error.to_string(),
-            "see which disks are bad; rebuild the segment if a server with a good copy is away",
-        ),
-        LogAppendError::Trimmed(_) => Refusal::unknown(
-            Reason::Trimmed,
-            error.to_string(),
-            "append it again only if a second copy does no harm",
-        ),
-        LogAppendError::Unknown(inner) => {
-            let failure = log_refusal(inner).failure;
-            Refusal::unknown(failure.reason, error.to_string(), failure.next)
-        }
-    }
-}
-
-fn trim_refusal(error: &TrimError) -> Refusal {
-    match error {
-        TrimError::NotTrimmed(inner) => {
-            let mut refusal = log_refusal(inner);
-            if matches!(inner, LogError::BeyondTail(_)) {
-                refusal.failure.next = "trim at most up to the tail".to_owned();
-            }
-            refusal
-        }
-        TrimError::Unknown(inner) => {
-            let reason = log_refusal(inner).failure.reason;
-            let next = "trim it again, or see with `atoll chain show` where it begins";
-            Refusal::unknown(reason, error.to_string(), next)
-        }
-    }
-}
-
-fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
-    match error {
-        LogReadError::Trimmed(at) => {
-            Refusal::no(Reason::Trimmed, error.to_string(), format!("read from {at} on"))
-        }
-        LogReadError::Damaged(_) => Refusal::no(
-            Reason::Damaged,
-            error.to_string(),
-            "bring back a node that has a copy, or put back an intact copy of the file",
-        ),
-        // The client asked to read only this node's disk, so no other node can help, and a retry is useless.
-        LogReadError::Log(LogError::Unavailable(_)) if local_only => Refusal::no(
-            Reason::Refused,
-            "this node's disk does not have the next record",
-            "`atoll status` shows what each server lacks; without --local-only others are asked",
-        ),
-        LogReadError::Log(inner) => log_refusal(inner),
-    }
-}
-
-fn reconfig_refusal(error: &ReconfigError) -> Refusal {
-    let words = error.to_string();
-    match error {
-        ReconfigError::Plan(
-            PlanError::UnknownKind { .. } | PlanError::Unknown { .. } | PlanError::Invalid { .. },
-        ) => Refusal::no(Reason::Invalid, words, ""),
-        ReconfigError::Plan(
-            PlanError::NodeDown(_) | PlanError::TooFew { .. } | PlanError::Missing { .. },
-        ) => Refusal::no(Reason::Refused, words, ""),
-        ReconfigError::Plan(PlanError::Unreadable(_)) => {
-            Refusal::no(Reason::Refused, words, "was it written by a newer version of this program?")
-        }
-        ReconfigError::NoSuchLog => log_refusal(&LogError::NoSuchLog),
-        ReconfigError::Chain(_) => Refusal::no(Reason::Refused, words, ""),
-        ReconfigError::Unavailable { step, why: trouble } => {
-            let (reason, next) = why(*trouble);
-            match step {
-                Step::ReadChain => Refusal::no(reason, words, next),
-                Step::Seal | Step::CheckTail | Step::Install => {
-                    Refusal::unknown(reason, words, "`atoll chain show` shows the result")
-                }
-            }
-        }
-        ReconfigError::NoRoom => Refusal::no(
-            Reason::DiskFull,
-            words,
-            "trim logs with many segments, or delete logs; see the metric atoll_registers_held_bytes",
-        ),
-        ReconfigError::NoSuchSegment(_) => {
-            Refusal::no(Reason::Invalid, words, "`atoll chain show` lists the segments")
-        }
-        ReconfigError::NotSealed(_) => Refusal::no(Reason::Refused, words, "`atoll chain extend` seals it"),
-        ReconfigError::Copy(_) => {
-            Refusal::no(Reason::Refused, words, "`atoll status` shows which servers are up")
-        }
-        ReconfigError::Ended(at) => log_refusal(&LogError::Ended(*at)),
-        ReconfigError::Deleted => log_refusal(&LogError::Deleted),
-        ReconfigError::Level { .. } => {
-            Refusal::no(Reason::Refused, words, "`atoll cluster upgrade` raises it, once all members can")
-        }
-    }
-}
-
-fn register_refusal(error: &RegisterError) -> Refusal {
-    let next = "try again when a majority of the nodes that hold registers is up";
-    match error {
-        RegisterError::NotWritten(trouble) => Refusal::no(why((*trouble).into()).0, error.to_string(), next),
-        RegisterError::Unknown(trouble) => {
-            Refusal::unknown(why((*trouble).into()).0, error.to_string(), next)
-        }
-        RegisterError::TooLarge(_) | RegisterError::InvalidName(_) => {
-            Refusal::no(Reason::TooLarge, error.to_string(), "")
-        }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::members::table::Member;
-    use atoll_client::Outcome;
-    use atoll_core::StorageId;
-
-    #[test]
-    fn nodes_that_are_not_there_or_leaving_are_refused_by_name() {
-        let all = Member {
-            storage: StorageId(1),
-            log: true,
-            sequencer: true,
-            meta: true,
-            ..Member::to_come("a:1".into())
-        };
-        let mut nodes: std::collections::BTreeMap<_, _> = (1..=3).map(|n| (NodeId(n), all.clone())).collect();
-        nodes.insert(NodeId(4), Member::to_come("d:1".into()));
-        nodes.insert(NodeId(5), Member { draining: true, ..all.clone() });
-        nodes.insert(NodeId(6), Member { sequencer: false, ..all });
-        let table = MemberTable { version: 3, nodes, ..MemberTable::default() };
-        let spec = |servers: &[u32], sequencer: u32| {
-            let servers = servers.iter().map(|n| NodeId(*n));
-            LogletSpec::default().place("server", servers).place("sequencer", [NodeId(sequencer)])
-        };
-        let servers = atoll_log::memory::MemoryServers::new(&[]);
-        let env = atoll_core::NodeCore::new(NodeId(1), atoll_core::Incarnation(1), 1).env();
-        let registry = Registry::new().with(servers.provider(&env, "memory", true));
-        assert_eq!(check_named(&table, &registry, &spec(&[1, 2, 6], 3)), Ok(()));
-        let refusal = check_named(&table, &registry, &spec(&[4, 5, 9], 6)).unwrap_err().failure;
-        assert_eq!(refusal.reason, Reason::Refused);
-        assert_eq!(
-            refusal.message,
-            "nothing was changed: node 6 does not have the role \"sequencer\"; node 4 has not joined yet; node 5 is being \
-             drained; node 9 is not a member"
-        );
-        assert_eq!(refusal.next, "servers may be among 1,2,3,6, the sequencer one of 1,2,3");
-    }
-
-    #[test]
-    fn a_trim_that_may_have_been_written_is_not_said_to_have_failed() {
-        let trouble = || LogError::Unavailable(Unavailability::NoQuorum);
-        assert_eq!(trim_refusal(&TrimError::Unknown(trouble())).happened, Outcome::Unknown);
-        assert_eq!(trim_refusal(&TrimError::NotTrimmed(trouble())).happened, Outcome::No);
     }
 }

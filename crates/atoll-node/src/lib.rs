@@ -8,6 +8,8 @@
 //! | `start.rs` | starts a real node: data directory, sockets, doors, and a thread of its own |
 //! | `database.rs`, `replica.rs` | opens the database; what the rest of the node knows of it |
 //! | `backend.rs`, `door_view.rs` | what the doors see of the node |
+//! | `position_door.rs` | what the doors see of single positions of logs |
+//! | `named.rs`, `refusals.rs` | checks the nodes that an operator names; translates errors for clients |
 //! | `duties.rs` | which node does what for a Loglet, for status and chains |
 //! | `door_threads.rs` | the threads on which the doors run |
 //! | `descriptors.rs` | how many files and sockets may be open, and how they are allocated |
@@ -36,8 +38,11 @@ pub mod keyspaces;
 pub mod logs;
 pub mod members;
 pub mod mutants;
+mod named;
 pub mod operations;
 pub mod policy;
+mod position_door;
+mod refusals;
 pub mod replica;
 pub mod settings;
 pub mod space_alarm;

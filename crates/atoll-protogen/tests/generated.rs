@@ -10,11 +10,12 @@ use std::{env, fs};
 use prost::Message;
 
 /// All definitions. Each package becomes one file.
-const DEFINITIONS: [&str; 4] = [
+const DEFINITIONS: [&str; 5] = [
     "atoll/v1/log.proto",
     "atoll/v1/table.proto",
     "atoll/v1/database.proto",
     "atoll/keyspace/v1/keyspace.proto",
+    "atoll/corfu/v1/corfu.proto",
 ];
 
 /// Writes the code for all definitions, and their descriptors for reflection, to `out`.
