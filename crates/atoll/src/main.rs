@@ -44,6 +44,8 @@ enum Verb {
     Table(cli::tables::TableArgs),
     /// Create keyspaces, read and write their keys
     Kv(cli::kv::KvArgs),
+    /// Use single positions of a log on CORFU, and replace its nodes
+    Corfu(cli::corfu::CorfuArgs),
     /// Copy the contents of a ZooKeeper ensemble
     #[command(name = "zookeeper")]
     ZooKeeper(cli::zookeeper::ZooKeeperArgs),
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Verb::Cluster(args) => cli::run(&args.common, cli::cluster::run(&args)),
         Verb::Database(args) => cli::run(&args.common, cli::database::run(&args)),
         Verb::Kv(args) => cli::run(&args.common, cli::kv::run(&args)),
+        Verb::Corfu(args) => cli::run(&args.common, cli::corfu::run(&args)),
         Verb::Table(args) => cli::run(&args.common, cli::tables::run(&args)),
         Verb::ZooKeeper(args) => cli::run(&args.common, cli::zookeeper::run(&args)),
         Verb::Check(args) => cli::run(&args.common, cli::check::run(&args)),

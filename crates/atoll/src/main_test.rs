@@ -55,6 +55,14 @@ fn documented_commands_parse() {
         "atoll check linearizable --history h.jsonl --type map --within 60 --memory-mb 512 --json",
         "atoll check run --against table --connect a:1,b:1 --clients 8 --keys 5 --seconds 3 --seed 7 --history h.jsonl",
         "atoll check run --against zookeeper --zookeeper a:1,b:1 --history h.jsonl",
+        "atoll corfu show --log main --json",
+        "atoll corfu append hello --log main",
+        "atoll corfu read 1 2 3 --json",
+        "atoll corfu fill 7",
+        "atoll corfu trim 7",
+        "atoll corfu trim --below 7",
+        "atoll corfu replace --unit 2 --by 4",
+        "atoll corfu replace --sequencer 5",
         "atoll completions bash",
     ] {
         if let Err(error) = Atoll::try_parse_from(line.split(' ')) {
@@ -84,6 +92,12 @@ fn wrong_lines_are_refused_with_the_right_words() {
         ("atoll check linearizable --history h --type list", ErrorKind::ValueValidation),
         ("atoll check run --against etcd --history h", ErrorKind::InvalidValue),
         ("atoll check run --against table --keys 1 --history h", ErrorKind::ValueValidation),
+        ("atoll corfu read", ErrorKind::MissingRequiredArgument),
+        ("atoll corfu trim", ErrorKind::MissingRequiredArgument),
+        ("atoll corfu trim 7 --below 9", ErrorKind::ArgumentConflict),
+        ("atoll corfu replace", ErrorKind::MissingRequiredArgument),
+        ("atoll corfu replace --unit 2", ErrorKind::MissingRequiredArgument),
+        ("atoll corfu replace --unit 2 --by 4 --sequencer 5", ErrorKind::ArgumentConflict),
         ("atoll frobnicate", ErrorKind::InvalidSubcommand),
     ] {
         assert_eq!(Atoll::try_parse_from(line.split(' ')).unwrap_err().kind(), kind, "{line}");

@@ -11,6 +11,7 @@
 //! | `completions.rs` | shell completions |
 //! | `tables/` | `atoll table` |
 //! | `kv.rs` | `atoll kv` |
+//! | `corfu.rs` | `atoll corfu` |
 //! | `zookeeper/` | `atoll zookeeper` |
 //! | `table.rs` | aligned columns |
 //! | `timeline.rs` | a file with the time of each acknowledgement |
@@ -21,6 +22,7 @@ pub mod chain;
 pub mod check;
 pub mod cluster;
 pub mod completions;
+pub mod corfu;
 pub mod database;
 pub mod kv;
 mod kv_lease;
