@@ -7,6 +7,7 @@ pub mod database;
 mod directed;
 mod file_registers;
 mod in_place;
+mod keyspace_moves;
 mod keyspaces;
 mod lasting;
 mod leases;
@@ -100,6 +101,7 @@ pub fn all() -> Vec<Scenario> {
         corfu::DEAD,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
+        keyspace_moves::SCENARIO,
         in_place::SCENARIO,
         leases::SCENARIO,
         slow_leaders::SCENARIO,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_contract::keyspace::{
     Attempt, Catalog, CatalogError, Change, Changed, Durability, Guard, Happened, Held, Judge, KeyVersion,
-    Keyspace, KeyspaceError, KeyspaceId, KeyspaceSpec, Layout, ListFrom, Told, Unavailability,
+    Keyspace, KeyspaceError, KeyspaceId, KeyspaceSpec, Layout, ListFrom, Replica, Told, Unavailability,
 };
 use atoll_contract::{ClientId, KeyspaceProvider, OpId};
 use atoll_core::NodeId;
@@ -20,7 +20,7 @@ use crate::world::clients::Life;
 use crate::world::fault::{Death, Fault};
 
 /// The name of the only keyspace.
-const NAME: &str = "reef";
+pub(super) const NAME: &str = "reef";
 
 /// What clients use on a node.
 #[derive(Clone, Debug)]
@@ -29,14 +29,19 @@ pub struct Handles {
     pub catalog: Catalog,
     /// Opens keyspaces.
     pub provider: Arc<dyn KeyspaceProvider>,
-    /// The keyspaces that are open in this life of the node.
-    pub open: Arc<Mutex<BTreeMap<KeyspaceId, Arc<dyn Keyspace>>>>,
+    /// The keyspaces that are open in this life of the node, each with the epoch of its layout.
+    pub open: Arc<Mutex<BTreeMap<KeyspaceId, (u64, Arc<dyn Keyspace>)>>>,
 }
 
 impl Handles {
     pub(super) fn keyspace(&self, layout: &Layout) -> Arc<dyn Keyspace> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.entry(layout.id).or_insert_with(|| self.provider.open(layout)).clone()
+        let opened = open.entry(layout.id).or_insert_with(|| (layout.epoch, self.provider.open(layout)));
+        // A handle to an older layout goes on, and is replaced only once a newer one is in use.
+        if opened.0 < layout.epoch {
+            *opened = (layout.epoch, self.provider.open(layout));
+        }
+        opened.1.clone()
     }
 }
 
@@ -56,12 +61,23 @@ struct State {
 pub struct Reef {
     state: Arc<Mutex<State>>,
     spec: KeyspaceSpec,
+    /// If the keyspace moves: returns the groups of replicas in a layout of each of which a majority is needed.
+    groups: Option<Groups>,
 }
+
+/// Returns groups of replicas.
+pub type Groups = fn(&Layout) -> Vec<Vec<Replica>>;
 
 impl Reef {
     /// Returns the state before the keyspace is created.
     pub fn new(spec: KeyspaceSpec) -> Self {
-        Reef { state: Arc::default(), spec }
+        Reef { state: Arc::default(), spec, groups: None }
+    }
+
+    /// Returns the state before a keyspace is created that moves.
+    #[must_use]
+    pub fn that_moves(self, groups: Groups) -> Self {
+        Reef { groups: Some(groups), ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -73,8 +89,13 @@ impl Reef {
     }
 
     /// The keyspace with the name is this one now. Any earlier one is gone.
-    fn adopt(&self, layout: Layout) {
+    pub(super) fn adopt(&self, layout: Layout) {
         let state = &mut *self.state();
+        // Of the same keyspace, an older layout may arrive later; and one that is gone does not return.
+        let is_old = state.layout.as_ref().is_some_and(|now| now.id == layout.id && now.epoch > layout.epoch);
+        if is_old || state.deleted.contains(&layout.id) {
+            return;
+        }
         if let Some(before) = state.layout.replace(layout.clone())
             && before.id != layout.id
         {
@@ -98,13 +119,16 @@ impl Reef {
     }
 }
 
-/// Returns whether a majority of the replicas of a shard has lost its memory, as an outsider sees the processes.
-fn is_lost(stage: &Stage<Handles>, layout: &Layout, shard: u32) -> bool {
-    let placement = &layout.shards[shard as usize];
+/// Returns whether a majority of these replicas has lost its memory, as an outsider sees the processes.
+fn is_lost(stage: &Stage<Handles>, layout: &Layout, replicas: &[Replica]) -> bool {
     let lives = |node: NodeId| stage.cluster.host(node.0 as usize - 1).map(|life| life.env.incarnation().0);
-    let intact =
-        placement.replicas.iter().filter(|r| lives(r.node).map(u128::from) == Some(r.identity)).count();
-    layout.durability == Durability::Memory && intact < placement.majority()
+    let intact = replicas.iter().filter(|r| lives(r.node).map(u128::from) == Some(r.identity)).count();
+    layout.durability == Durability::Memory && intact < replicas.len() / 2 + 1
+}
+
+/// The same for the replicas of a shard of a layout.
+fn is_shard_lost(stage: &Stage<Handles>, layout: &Layout, shard: u32) -> bool {
+    is_lost(stage, layout, &layout.shards[shard as usize].replicas)
 }
 
 /// A request of a client, and what was true when it began.
@@ -113,13 +137,17 @@ struct Request {
     key: Bytes,
     /// The keyspace was deleted, or its memory lost, before the request began: it must not be answered.
     dead: bool,
+    /// Whether the layout says which replicas there are. That of a keyspace that moves may be old.
+    is_exact: bool,
 }
 
 fn begin(stage: &Stage<Handles>, reef: &Reef, keys: u64) -> Option<Request> {
     let layout = reef.layout()?;
     let key = Bytes::from(format!("k{}", stage.below(keys)));
-    let dead = reef.state().deleted.contains(&layout.id) || is_lost(stage, &layout, layout.place(&key).shard);
-    Some(Request { layout, key, dead })
+    let is_exact = reef.groups.is_none();
+    let lost = is_exact && is_shard_lost(stage, &layout, layout.place(&key).shard);
+    let dead = reef.state().deleted.contains(&layout.id) || lost;
+    Some(Request { layout, key, dead, is_exact })
 }
 
 impl Request {
@@ -133,7 +161,7 @@ impl Request {
     /// The keyspace claims that its memory is lost.
     fn says_lost(&self, stage: &Stage<Handles>) {
         hit("sim.keyspace.says_lost");
-        if !is_lost(stage, &self.layout, self.layout.place(&self.key).shard) {
+        if self.is_exact && !is_shard_lost(stage, &self.layout, self.layout.place(&self.key).shard) {
             stage.cluster.fail("Z5 false loss: a majority of the replicas still has its memory".to_owned());
         }
     }
@@ -311,7 +339,7 @@ pub async fn client(stage: Stage<Handles>, reef: Reef, number: u64, keys: u64, t
 }
 
 /// Waits for the last operations of clients. A deletion that is still under way would take a key that is expected to be there.
-async fn clients_end(stage: &Stage<Handles>, reef: &Reef) {
+pub(super) async fn clients_end(stage: &Stage<Handles>, reef: &Reef) {
     stage.waits_for("the last operations of clients".to_owned());
     while reef.state().clients > 0 {
         stage.pause(Duration::from_millis(20)).await;
@@ -319,7 +347,7 @@ async fn clients_end(stage: &Stage<Handles>, reef: &Reef) {
 }
 
 /// Runs a procedure on a node. None if the node dies.
-async fn on<T: Send + 'static>(
+pub(super) async fn on<T: Send + 'static>(
     life: &Life<Handles>,
     f: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
@@ -338,7 +366,10 @@ pub async fn provide(stage: &Stage<Handles>, reef: &Reef) {
             }
         });
         if let Some(Ok(layout)) = made.await {
-            let lost = (0..layout.shards.len() as u32).any(|shard| is_lost(stage, &layout, shard));
+            let groups = reef.groups.map(|groups| groups(&layout));
+            let present = || layout.shards.iter().map(|shard| shard.replicas.clone()).collect();
+            let lost =
+                groups.unwrap_or_else(present).iter().any(|replicas| is_lost(stage, &layout, replicas));
             reef.adopt(layout);
             if !lost {
                 return;
@@ -408,7 +439,12 @@ pub async fn write_all(stage: &Stage<Handles>, reef: &Reef, keys: u64, client: u
     let mut writer = OpId { client: ClientId(client), seq: 0 };
     for n in 0..keys {
         stage.waits_for(format!("a write of k{n}"));
-        let request = Request { layout: layout.clone(), key: Bytes::from(format!("k{n}")), dead: false };
+        let request = Request {
+            layout: layout.clone(),
+            key: Bytes::from(format!("k{n}")),
+            dead: false,
+            is_exact: reef.groups.is_none(),
+        };
         put(stage, reef, n as usize, &request, &mut writer).await;
     }
 }
@@ -430,17 +466,28 @@ pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usiz
         hit("sim.keyspace.dead_minority");
         stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
     }
+    demand_all(stage, reef, keys, 1).await;
+}
+
+/// Demands a write and a read of each key, and a listing, through each node that is up. The writes are those of this client.
+pub(super) async fn demand_all(stage: Stage<Handles>, reef: Reef, keys: u64, client: u64) {
     let Some(layout) = reef.layout() else { return };
     let shown: Arc<Mutex<BTreeMap<u64, KeyVersion>>> = Arc::default();
     for n in 0..keys {
-        let request = Request { layout: layout.clone(), key: Bytes::from(format!("k{n}")), dead: false };
+        let request = Request {
+            layout: layout.clone(),
+            key: Bytes::from(format!("k{n}")),
+            dead: false,
+            is_exact: reef.groups.is_none(),
+        };
         stage.spawn("watch", watch_all(stage.clone(), reef.clone(), request, n, shown.clone()));
     }
-    let mut writer = OpId { client: ClientId(1), seq: 0 };
+    let mut writer = OpId { client: ClientId(client), seq: 0 };
     for host in 0..stage.cluster.hosts() {
         for n in 0..keys {
             let key = Bytes::from(format!("k{n}"));
-            let request = Request { layout: layout.clone(), key, dead: false };
+            let request =
+                Request { layout: layout.clone(), key, dead: false, is_exact: reef.groups.is_none() };
             stage.waits_for(format!("a write of k{n} through host {host}"));
             let version = put(&stage, &reef, host, &request, &mut writer).await;
             stage.waits_for(format!("the watch of k{n} to show version {version}, or a later one"));

@@ -8,6 +8,7 @@ pub mod late;
 pub mod leases;
 pub mod log;
 pub mod membership;
+pub mod moves;
 pub mod native;
 pub mod register;
 pub mod striped;

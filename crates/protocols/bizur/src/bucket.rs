@@ -91,7 +91,7 @@ pub struct Bucket {
     clock: u64,
     /// The highest clock of an outcome that was dropped.
     forgotten: u64,
-    /// Whether the content is still in the instance before this one (§6).
+    /// A part of the format that is always false: an instance copies what it has never written (§6), whatever this says.
     pub needs_copy: bool,
     keys: BTreeMap<Bytes, (u64, Bytes)>,
     done: VecDeque<Remembered>,

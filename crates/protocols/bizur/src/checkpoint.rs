@@ -32,7 +32,8 @@ impl BizurNode {
         let is_durable = |key: &&ShardKey| {
             self.shards.get(key).is_some_and(|held| held.shard.config.durability == Durability::Disk)
         };
-        if self.walk.is_none() && self.dropped.is_empty() && !self.shards.keys().any(|key| is_durable(&key)) {
+        let nothing_gone = self.dropped.is_empty() && self.moves.is_empty();
+        if self.walk.is_none() && nothing_gone && !self.shards.keys().any(|key| is_durable(&key)) {
             return Some(Bytes::new());
         }
         let mut walk = self.walk.take().unwrap_or_else(|| {
@@ -41,6 +42,7 @@ impl BizurNode {
             for (keyspace, epoch) in &self.dropped {
                 put(&Fact::Dropped { keyspace: *keyspace, epoch: *epoch }, &Bytes::new(), &mut out);
             }
+            self.moves.facts().for_each(|fact| put(&fact, &Bytes::new(), &mut out));
             Walk { out, at: None }
         });
         let end = walk.out.len().saturating_add(max_bytes.max(1));
@@ -60,7 +62,7 @@ impl BizurNode {
             }
             if after.is_none() {
                 let (shard, none) = (*key, Bytes::new());
-                put(&Fact::Shard { config: held.shard.config.clone() }, &none, &mut walk.out);
+                put(&held.shard.fact(), &none, &mut walk.out);
                 put(&Fact::Voted { shard, elect: held.shard.voted }, &none, &mut walk.out);
                 put(&Fact::Stood { shard, elect: held.shard.stood }, &none, &mut walk.out);
                 if held.shard.sealed {

@@ -15,8 +15,9 @@ use atoll_core::{BoxFuture, CallError, Env, NodeId, Ticket};
 use bytes::Bytes;
 
 use crate::bucket::{MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::message::{Answer, Ask, AskReply, Create, Question, ShardConfig, ShardKey, wire_change};
-use crate::provider::{ENGINE, shards_of};
+use crate::groups;
+use crate::message::{Answer, Ask, AskReply, Instance, Question, ShardConfig, wire_change};
+use crate::provider::{ENGINE, instances_on, tell};
 use crate::search::Search;
 
 /// Intervals of a client.
@@ -60,6 +61,8 @@ const MAX_PAGE_KEYS: usize = 1000;
 const LISTED_AT_ONCE: usize = 16;
 /// For the same reason, the question for a page has this many times longer for its answer.
 const LIST_PATIENCE: u32 = 8;
+/// How often a leader is asked whether it has copied all buckets, each time for as long as an operation is retried.
+const COPY_TRIES: u32 = 5;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -67,14 +70,18 @@ struct Known {
     leaders: BTreeMap<u32, NodeId>,
     /// Clocks of buckets that have been shown: floors of later writes.
     floors: BTreeMap<KeyPlace, u64>,
-    /// Replicas of which is known that they have lost their memory: shard and position.
-    gone: BTreeSet<(u32, usize)>,
+    /// Replicas of which is known that they have lost their memory: shard, epoch and node.
+    gone: BTreeSet<(u32, u64, NodeId)>,
+    /// The instances to which shards have moved since the layout was read.
+    moved: BTreeMap<u32, Instance>,
 }
 
 #[derive(Debug)]
 struct Inner {
     env: Env,
     layout: Layout,
+    /// The instances of its shards.
+    instances: Vec<Instance>,
     options: ClientOptions,
     known: Mutex<Known>,
 }
@@ -93,7 +100,8 @@ struct NoAnswer {
 impl BizurKeyspace {
     /// Returns a handle to the keyspace with this layout.
     pub fn new(env: Env, layout: Layout, options: ClientOptions) -> Self {
-        BizurKeyspace(Arc::new(Inner { env, layout, options, known: Mutex::default() }))
+        let instances = groups::instances(&layout);
+        BizurKeyspace(Arc::new(Inner { env, layout, instances, options, known: Mutex::default() }))
     }
 
     /// Returns the node that last led a shard.
@@ -101,9 +109,22 @@ impl BizurKeyspace {
         lock(&self.0.known).leaders.get(&shard).copied()
     }
 
-    fn nodes(&self, shard: u32) -> Vec<NodeId> {
-        let replicas = self.0.layout.shards.get(shard as usize).map(|s| &s.replicas[..]).unwrap_or_default();
-        replicas.iter().map(|replica| replica.node).collect()
+    /// Returns the instance of a shard that serves, as far as this client knows.
+    fn instance(&self, shard: u32) -> Instance {
+        let known = lock(&self.0.known).moved.get(&shard).cloned();
+        known.unwrap_or_else(|| self.0.instances[shard as usize].clone())
+    }
+
+    /// Adopts the instance that serves in place of another one. Returns whether that is news.
+    fn adopt(&self, shard: u32, to: Instance) -> bool {
+        let now = self.instance(shard).config.key;
+        let key = to.config.key;
+        let is_news = (key.keyspace, key.shard) == (now.keyspace, shard) && key.epoch > now.epoch;
+        if is_news && !to.config.replicas.is_empty() {
+            hit("bizur.client.follows");
+            lock(&self.0.known).moved.insert(shard, to);
+        }
+        is_news
     }
 
     /// Asks the leader of a shard, whichever node that is, until there is an answer. `question` gets whether an earlier attempt may have
@@ -118,14 +139,16 @@ impl BizurKeyspace {
         let (env, options) = (&self.0.env, self.0.options);
         let lists = matches!(question(maybe), Question::List { .. });
         let attempt = if lists { options.attempt * LIST_PATIENCE } else { options.attempt };
-        let nodes = self.nodes(shard);
-        let key = ShardKey { keyspace: self.0.layout.id, epoch: self.0.layout.epoch, shard };
+        let mut instance = self.instance(shard);
+        if instance.config.replicas.is_empty() {
+            return Err(NoAnswer { why: Unavailability::StorageFailed, maybe });
+        }
         let until = env.now().after(options.patience);
-        let mut search = Search::new(nodes, self.leader(shard));
+        let mut search = Search::new(instance.config.nodes(), self.leader(shard));
         let mut why = Unavailability::NoQuorum;
         loop {
             let (node, began) = (search.node, env.now());
-            let ask = Ask { shard: key, insist: search.insist, question: question(maybe) };
+            let ask = Ask { shard: instance.config.key, insist: search.insist, question: question(maybe) };
             match env.within(search.wait(attempt), env.call(node, ask)).await {
                 Ok(Ok(reply)) => match search.heard(reply.answer) {
                     Answer::NotLeader { leader } => {
@@ -133,11 +156,21 @@ impl BizurKeyspace {
                     }
                     Answer::Unknown {} => maybe |= is_write,
                     Answer::Absent {} => {
-                        if !self.create(node).await {
-                            let position = search.nodes.iter().position(|n| *n == node).unwrap_or(0);
-                            lock(&self.0.known).gone.insert((shard, position));
+                        if !self.create(node, &instance).await {
+                            let epoch = instance.config.key.epoch;
+                            lock(&self.0.known).gone.insert((shard, epoch, node));
                             search.cannot_lead();
                         }
+                    }
+                    Answer::Moved { to } => {
+                        // The next instance is known soon after this one was sealed.
+                        if to.is_some_and(|to| self.adopt(shard, to)) {
+                            instance = self.instance(shard);
+                            search = Search::new(instance.config.nodes(), None);
+                            continue;
+                        }
+                        why = Unavailability::Gone;
+                        search.moves();
                     }
                     Answer::Dropped {} => return Err(NoAnswer { why: Unavailability::Gone, maybe }),
                     Answer::StorageFailed {} => {
@@ -158,7 +191,7 @@ impl BizurKeyspace {
                     search.no_answer(began, late.is_err());
                 }
             }
-            if self.lost_majority(shard) {
+            if self.lost_majority(&instance.config) {
                 hit("bizur.client.lost_majority");
                 return Err(NoAnswer { why: Unavailability::LostMajority, maybe });
             }
@@ -169,22 +202,34 @@ impl BizurKeyspace {
         }
     }
 
-    /// Returns whether a majority of the replicas of a shard has lost its memory. Then nobody ever leads the shard again.
-    fn lost_majority(&self, shard: u32) -> bool {
-        let Some(placement) = self.0.layout.shards.get(shard as usize) else { return false };
+    /// Returns whether a majority of the replicas of a shard has lost its memory. Then nobody ever leads this instance again.
+    fn lost_majority(&self, config: &ShardConfig) -> bool {
+        let (shard, epoch) = (config.key.shard, config.key.epoch);
         let known = lock(&self.0.known);
-        let gone = known.gone.range((shard, 0)..=(shard, usize::MAX)).count();
-        placement.replicas.len() - gone < placement.majority()
+        let gone = config.nodes().into_iter().filter(|node| known.gone.contains(&(shard, epoch, *node)));
+        config.replicas.len() - gone.count() < config.majority()
     }
 
-    /// Tells a node of its replicas. Returns false if it is not one of them any more.
-    async fn create(&self, node: NodeId) -> bool {
-        let shards: Vec<ShardConfig> = shards_of(&self.0.layout, node);
-        let env = &self.0.env;
-        match env.within(self.0.options.attempt, env.call(node, Create { shards })).await {
-            Ok(Ok(created)) => created.not_member == 0,
-            _ => true,
+    /// Tells a node of its replica of an instance, and of the others of the layout. Returns false if it is not one of them any more.
+    async fn create(&self, node: NodeId, instance: &Instance) -> bool {
+        let is_first = self.0.instances.contains(instance);
+        let shards = if is_first { instances_on(&self.0.layout, node) } else { vec![instance.clone()] };
+        tell(&self.0.env, node, shards, self.0.options.attempt).await.unwrap_or(true)
+    }
+
+    /// Waits until the leader of a shard has recovered all of its buckets, from the instance before if need be.
+    pub(crate) async fn copy(&self, shard: u32) -> Result<(), KeyspaceError> {
+        let mut why = Unavailability::NoQuorum;
+        for _ in 0..COPY_TRIES {
+            // A page is answered only once all buckets are recovered.
+            let question = |_| Question::List { prefix: Bytes::new(), after: None, limit: 1 };
+            match self.ask(shard, false, false, question).await {
+                Ok((Answer::Page { .. }, _)) => return Ok(()),
+                Ok(_) => {}
+                Err(no) => why = no.why,
+            }
         }
+        Err(KeyspaceError::NotDone(why))
     }
 
     fn saw_clock(&self, place: KeyPlace, clock: u64) {
@@ -314,11 +359,12 @@ impl BizurKeyspace {
     async fn wait_at_leader(&self, key: &Bytes, seen: KeyVersion) -> Option<Option<Held>> {
         let (env, options, layout) = (&self.0.env, self.0.options, &self.0.layout);
         let shard = layout.place(key).shard;
-        let leader = self.leader(shard).or_else(|| self.nodes(shard).first().copied())?;
+        let config = self.instance(shard).config;
+        let nodes = config.nodes();
+        let leader = self.leader(shard).filter(|node| nodes.contains(node)).or(nodes.first().copied())?;
         let for_ms = options.watch_at_leader.as_millis() as u32;
         let question = Question::Wait { key: key.clone(), seen: seen.0, for_ms };
-        let shard = ShardKey { keyspace: layout.id, epoch: layout.epoch, shard };
-        let call = env.call(leader, Ask { shard, insist: false, question });
+        let call = env.call(leader, Ask { shard: config.key, insist: false, question });
         match env.within(options.watch_at_leader + options.attempt, call).await {
             Ok(Ok(AskReply { answer: Answer::Held { held: found } })) => Some(held(found)),
             _ => None,

@@ -21,7 +21,7 @@
 //! | Algorithm 4 | recovery of a bucket | `leader/serve.rs` (which buckets), `leader/rounds.rs` |
 //! | Algorithm 5 | get, set, delete, iterate | `leader/serve.rs`, `bucket.rs`; the client in `client.rs`, `search.rs` |
 //! | §7 of the notes | watches of keys | `leader/watches.rs`, `client.rs` |
-//! | §2.6 | reconfiguration | not offered yet; the replica knows the seal (`shard.rs`) |
+//! | §2.6, §6 of the notes | reconfiguration | `mover.rs` (the steps), `moves.rs` (replicas), `leader/rounds.rs` (copies), `groups.rs` (layouts) |
 //! | §5 of the notes | durable and in memory, identities | `shard.rs`, `node.rs`, `checkpoint.rs` |
 //! | §8 of the notes | invariants | `invariants.rs`; the rest from outside of the nodes, `testing/oracle.rs` |
 //!
@@ -36,12 +36,15 @@
 //!   refuses the client. The leader keeps its term.
 //! - A read needs no turn in the queue of its bucket. It is answered from the committed content once a round that was sent after its
 //!   arrival is acknowledged. That is the moment at which it takes effect.
+//! - Reconfiguration (§6): the register of the keyspace names an instance before it exists, and it exists only once a majority of the one
+//!   before is sealed. An instance copies what it has never written itself, so no bucket needs a flag. A sealed replica refuses recoveries,
+//!   too: the next instance takes the highest version of a sealed majority, and decides among versions that nobody acknowledged.
 //! - Leases are not fields of a bucket (§7 of the notes). They are values of keys, which the contract changes by conditional writes, in the
 //!   same way for every engine.
 //!
 //! # Not offered yet
 //!
-//! - Online reconfiguration and migration of shards (§6). A keyspace in memory that lost a replica runs with the rest of them.
+//! - A change of the number of buckets, which would be a move with another hash (§7).
 //! - Storage in place. The durable variant keeps its facts in the journal; `Shard::keep` is the seam.
 //! - A leader does not return to its preferred node after that node has been away.
 //! - Datagrams: messages travel on the connections between nodes.
@@ -50,9 +53,12 @@ mod bucket;
 mod checkpoint;
 mod client;
 mod elect;
+mod groups;
 mod invariants;
 mod leader;
 pub mod message;
+mod mover;
+mod moves;
 pub mod mutants;
 mod node;
 mod plugin;
@@ -74,3 +80,5 @@ pub use leader::LeaderOptions;
 pub use node::{BizurNode, NodeOptions};
 pub use plugin::BizurPlugin;
 pub use provider::{BizurProvider, ENGINE};
+#[cfg(feature = "testing")]
+pub use testing::groups_of;

@@ -6,7 +6,7 @@
 
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{Change, Durability, Guard, KeyVersion, KeyspaceId, Replica};
-use atoll_core::{Decode, DecodeError, Encode, Format, Reader};
+use atoll_core::{Decode, DecodeError, Encode, Format, NodeId, Reader};
 use bytes::{Bytes, BytesMut};
 
 use crate::bucket::Bucket;
@@ -64,9 +64,24 @@ impl ShardConfig {
         self.replicas.len() / 2 + 1
     }
 
+    /// Returns the nodes of the replicas, in their order.
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
+        self.replicas.iter().map(|replica| replica.node).collect()
+    }
+
     /// Returns the position of a replica among the replicas.
     pub fn position(&self, replica: Replica) -> Option<usize> {
         self.replicas.iter().position(|r| *r == replica)
+    }
+}
+
+atoll_core::record! {
+    /// An instance of a shard, with the one from which it takes over the buckets (§6). What it has not written itself is still there.
+    pub struct Instance {
+        /// The instance.
+        pub config: ShardConfig,
+        /// The one before it. None if that was never there, or once all buckets were copied.
+        pub former: Option<ShardConfig>,
     }
 }
 
@@ -189,6 +204,8 @@ atoll_core::choice! {
         15 = Invalid {},
         /// The version of the key was still the one that was seen when the time was over, or there is no room for another watch.
         16 = Unchanged {},
+        /// The shard moves to another instance (§6): this one, if the receiver knows it by now. Nothing was done here.
+        17 = Moved { to: Option<Instance> },
     }
 }
 
@@ -209,7 +226,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Answers [`Create`], and [`DropKeyspace`].
+    /// Answers [`Create`], [`Open`], and [`DropKeyspace`].
     pub struct Created = 1203 {
         /// How many of the shards are of replicas with another identity: they are gone.
         pub not_member: u32,
@@ -343,6 +360,8 @@ atoll_core::choice! {
         0 = Ack { items: Vec<ReadItem> },
         /// A vote was given for this later election.
         1 = Nack { voted: ElectId },
+        /// The shard is sealed: nobody leads it any more (§6).
+        2 = Sealed {},
     }
 }
 
@@ -374,9 +393,87 @@ atoll_core::message! {
     }
 }
 
+atoll_core::message! {
+    /// Tells a node of the instances of which it holds replicas, and which take over from others (§6). Idempotent. It is sent only once the
+    /// register of the keyspace says that these instances serve.
+    pub struct Open = 1213 {
+        /// The instances.
+        pub shards: Vec<Instance>,
+    }
+}
+
+atoll_core::message! {
+    /// Seals a shard (§6): from the answer on, the replica takes no write of it and confirms no leader. Idempotent.
+    pub struct Seal = 1214 {
+        /// The shard.
+        pub config: ShardConfig,
+        /// The instance that serves now, if the sender knows it.
+        pub next: Option<Instance>,
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Seal`] and [`Retire`].
+    pub struct Sealed = 1215 {
+        /// Whether it is done. Otherwise the receiver is no replica of the shard, or not any more.
+        pub done: bool,
+    }
+}
+
+atoll_core::message! {
+    /// The leader of an instance asks a replica of the one before it for buckets. The replica seals itself before it answers (§6).
+    pub struct Fetch = 1216 {
+        /// The instance before.
+        pub former: ShardConfig,
+        /// The identity of the receiver.
+        pub to: u128,
+        /// The instance of the sender.
+        pub shard: ShardKey,
+        /// The election of the sender.
+        pub elect: ElectId,
+        /// The round.
+        pub round: u64,
+        /// The buckets.
+        pub indices: Vec<u32>,
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Fetch`].
+    pub struct Fetched = 1217 {
+        /// The instance of the leader.
+        pub shard: ShardKey,
+        /// The instance before, whose replica the sender is.
+        pub former: ShardKey,
+        /// The identity of the sender.
+        pub from: u128,
+        /// The election of the leader.
+        pub elect: ElectId,
+        /// The round.
+        pub round: u64,
+        /// The buckets that were ever written here, among those that were asked for.
+        pub items: Vec<ReadItem>,
+    } + payload
+    /// Their bytes, one after the other.
+    buckets
+}
+
+atoll_core::message! {
+    /// Deletes a sealed replica, all of whose buckets the next instance has, and leaves a tombstone. Idempotent.
+    pub struct Retire = 1218 {
+        /// The shard.
+        pub config: ShardConfig,
+        /// The instance that serves now.
+        pub next: Instance,
+    }
+}
+
 atoll_core::rpc!(Ask => AskReply, REPLICA, Data);
 atoll_core::rpc!(Create => Created, REPLICA, Control);
 atoll_core::rpc!(DropKeyspace => Created, REPLICA, Control);
+atoll_core::rpc!(Open => Created, REPLICA, Control);
+atoll_core::rpc!(Seal => Sealed, REPLICA, Control);
+atoll_core::rpc!(Retire => Sealed, REPLICA, Control);
 
 atoll_core::choice! {
     /// A fact that a replica journals. Replaying one twice, or over a newer checkpoint, changes nothing.
@@ -393,6 +490,10 @@ atoll_core::choice! {
         4 = Bucket { shard: ShardKey, voted: ElectId, index: u32, ver: Ver, content_bytes: u32 },
         /// All shards of a keyspace up to this epoch were dropped.
         5 = Dropped { keyspace: KeyspaceId, epoch: u64 },
+        /// The node holds a replica of this shard, which takes over the buckets of another instance (§6).
+        6 = Opened { config: ShardConfig, former: ShardConfig },
+        /// The instances of a shard up to this epoch were retired.
+        7 = Retired { shard: ShardKey },
     }
 }
 
@@ -410,6 +511,12 @@ pub const FORMATS: &[Format] = &[
     Format::message::<ReplicaRead>(),
     Format::message::<ReadReply>(),
     Format::message::<Beat>(),
+    Format::message::<Open>(),
+    Format::message::<Seal>(),
+    Format::message::<Sealed>(),
+    Format::message::<Fetch>(),
+    Format::message::<Fetched>(),
+    Format::message::<Retire>(),
     Format::stored::<Fact>("Fact"),
     Format::stored::<Bucket>("Bucket").like(empty_bucket),
 ];

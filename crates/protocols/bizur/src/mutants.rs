@@ -30,6 +30,16 @@ atoll_core::mutants! {
     BIZUR_AMNESIA = "BizurAmnesia", caught by ["keyspaces"];
     /// A watch is answered without asking whether the leader still leads.
     BIZUR_WATCH_UNPROVEN = "BizurWatchUnproven", caught by ["keyspaces"];
+    /// A sealed replica still takes writes (§6).
+    BIZUR_UNSEALED = "BizurUnsealed", caught by ["keyspaces-moves"];
+    /// A sealed replica still confirms its leader (§6).
+    BIZUR_SEALED_READS = "BizurSealedReads", caught by ["keyspaces-moves"];
+    /// A replica shows its buckets to the next instance without sealing itself (§6).
+    BIZUR_FETCH_UNSEALED = "BizurFetchUnsealed", caught by ["keyspaces-moves"];
+    /// One replica of the instance before counts for a majority of it (§6).
+    BIZUR_FETCH_ONE = "BizurFetchOne", caught by ["keyspaces-moves"];
+    /// A new leader of the next instance copies buckets that were written there already (§6).
+    BIZUR_COPIES_AGAIN = "BizurCopiesAgain", caught by ["keyspaces-moves"];
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
@@ -49,5 +59,9 @@ pub const COVERAGE: &[Listed] = &[
         &["bizur.leader.recovers_first", "bizur.leader.recovers_rest"],
     ),
     listed("bizur: forgotten writes", &["bizur.bucket.stale"]),
+    listed(
+        "bizur: shards that move (§6)",
+        &["bizur.replica.seals", "bizur.replica.sealed", "bizur.leader.copied", "bizur.replica.retires"],
+    ),
     listed("bizur: watches that a leader answers at a change", &["bizur.watch.notified"]),
 ];

@@ -24,9 +24,11 @@ use crate::checkpoint::Walk;
 use crate::elect::ElectId;
 use crate::leader::{Leader, LeaderOptions, not_leader};
 use crate::message::{
-    Address, Answer, Ask, AskReply, Beat, Create, Created, DropKeyspace, Fact, PleaseVote, Question,
-    ReadReply, ReplicaRead, ReplicaWrite, ShardConfig, ShardKey, Vote, WriteReply,
+    Address, Answer, Ask, AskReply, Beat, Create, Created, DropKeyspace, Fact, Fetch, Fetched, Instance,
+    Open, PleaseVote, Question, ReadReply, ReplicaRead, ReplicaWrite, Retire, Seal, ShardConfig, ShardKey,
+    Vote, WriteReply,
 };
+use crate::moves::{Absence, Moves};
 use crate::mutants;
 use crate::roles::REPLICA;
 use crate::shard::Shard;
@@ -122,13 +124,15 @@ pub struct BizurNode {
     /// The last epochs of keyspaces that were dropped.
     pub(crate) dropped: BTreeMap<KeyspaceId, u64>,
     dropped_lsn: Lsn,
+    /// The instances of shards that have handed over their buckets.
+    pub(crate) moves: Moves,
     /// Bytes that all replicas hold.
     bytes: usize,
     peers: BTreeMap<NodeId, Peer>,
     seen: BTreeMap<NodeId, Seen>,
     next_beat: Option<Tick>,
     due: BTreeSet<(Tick, ShardKey)>,
-    touched: BTreeSet<ShardKey>,
+    pub(crate) touched: BTreeSet<ShardKey>,
     space: Space,
     pub(crate) walk: Option<Walk>,
 }
@@ -143,6 +147,7 @@ impl BizurNode {
             shards: BTreeMap::new(),
             dropped: BTreeMap::new(),
             dropped_lsn: Lsn::NONE,
+            moves: Moves::default(),
             bytes: 0,
             peers: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -167,7 +172,7 @@ impl BizurNode {
     }
 
     /// Returns the position of this node among the replicas of a shard, if the shard names its present identity.
-    fn position(&self, config: &ShardConfig) -> Option<usize> {
+    pub(crate) fn position(&self, config: &ShardConfig) -> Option<usize> {
         if mutant(mutants::BIZUR_AMNESIA) {
             return config.replicas.iter().position(|r| r.node == self.me());
         }
@@ -263,30 +268,41 @@ impl BizurNode {
         held.leader.on_read_reply(now, &mut held.shard, position, round, answer, out);
     }
 
-    fn on_create(&mut self, now: Tick, from: Caller, m: Create, out: &mut Effects) {
+    fn on_create(&mut self, now: Tick, from: Caller, instances: Vec<Instance>, out: &mut Effects) {
         let (mut not_member, mut dropped, mut shows) = (0, 0, self.dropped_lsn);
-        for config in m.shards {
-            if self.dropped.get(&config.key.keyspace).is_some_and(|last| *last >= config.key.epoch) {
-                dropped += 1;
-                continue;
+        for instance in instances {
+            match self.hold(now, instance, out) {
+                Ok(held) => shows = shows.max(held.shard.lsn),
+                Err(Absence::NotMember) => not_member += 1,
+                Err(Absence::Gone) => dropped += 1,
             }
-            if let Some(held) = self.shards.get(&config.key) {
-                shows = shows.max(held.shard.lsn);
-                continue;
-            }
-            let Some(me) = self.position(&config) else {
-                hit("bizur.node.not_member");
-                not_member += 1;
-                continue;
-            };
-            let key = config.key;
-            let mut shard = Shard::new(config, me, Lsn::NONE);
-            shard.keep_config(out);
-            shows = shows.max(shard.lsn);
-            self.shards.insert(key, Held::new(shard, self.options.leader.clone()));
         }
-        self.watch_peers(now);
         out.reply(from, Created { not_member, dropped }, shows);
+    }
+
+    /// Returns the replica of an instance. It begins to exist if it does not yet.
+    pub(crate) fn hold(
+        &mut self,
+        now: Tick,
+        instance: Instance,
+        out: &mut Effects,
+    ) -> Result<&mut Held, Absence> {
+        let key = instance.config.key;
+        let is_dropped = self.dropped.get(&key.keyspace).is_some_and(|last| *last >= key.epoch);
+        if is_dropped || self.moves.has_retired(&key) {
+            return Err(Absence::Gone);
+        }
+        if !self.shards.contains_key(&key) {
+            let Some(me) = self.position(&instance.config) else {
+                hit("bizur.node.not_member");
+                return Err(Absence::NotMember);
+            };
+            let mut shard = Shard::new(instance, me);
+            shard.keep_config(out);
+            self.shards.insert(key, Held::new(shard, self.options.leader.clone()));
+            self.watch_peers(now);
+        }
+        self.shards.get_mut(&key).ok_or(Absence::Gone)
     }
 
     fn on_drop(&mut self, from: Caller, m: &DropKeyspace, out: &mut Effects) {
@@ -306,15 +322,21 @@ impl BizurNode {
         let last = ShardKey { keyspace, epoch, shard: u32::MAX };
         let gone: Vec<ShardKey> = self.shards.range(first..=last).map(|(key, _)| *key).collect();
         for key in gone {
-            let Some(mut held) = self.shards.remove(&key) else { continue };
-            if let Some(out) = out.as_deref_mut() {
-                held.leader.step_down(None, out);
-            }
-            if let Some(due) = held.due {
-                self.due.remove(&(due, key));
-            }
-            self.bytes = self.bytes.saturating_sub(held.shard.held_bytes());
+            self.forget_shard(key, out.as_deref_mut());
         }
+        self.moves.forget(keyspace, epoch);
+    }
+
+    /// Removes a shard.
+    pub(crate) fn forget_shard(&mut self, key: ShardKey, out: Option<&mut Effects>) {
+        let Some(mut held) = self.shards.remove(&key) else { return };
+        if let Some(out) = out {
+            held.leader.step_down(None, out);
+        }
+        if let Some(due) = held.due {
+            self.due.remove(&(due, key));
+        }
+        self.bytes = self.bytes.saturating_sub(held.shard.held_bytes());
     }
 
     fn on_ask(&mut self, now: Tick, from: Caller, m: Ask, out: &mut Effects) {
@@ -331,9 +353,19 @@ impl BizurNode {
     /// Passes a request to the leader on this node, or returns why it cannot.
     fn take(&mut self, now: Tick, from: Caller, m: Ask, out: &mut Effects) -> Result<(), Answer> {
         let Some(held) = self.shards.get(&m.shard) else {
+            if self.moves.has_retired(&m.shard) {
+                // A client with an old layout reads it again if nobody knows where the shard went.
+                return Err(self
+                    .moves
+                    .to(&m.shard)
+                    .map_or(Answer::Dropped {}, |to| Answer::Moved { to: Some(to) }));
+            }
             let last = self.dropped.get(&m.shard.keyspace).copied().unwrap_or(0);
             return Err(if last >= m.shard.epoch { Answer::Dropped {} } else { Answer::Absent {} });
         };
+        if held.shard.sealed {
+            return Err(Answer::Moved { to: held.shard.next.clone() });
+        }
         let durable = held.shard.config.durability == Durability::Disk;
         match self.space {
             Space::Closed if durable => return Err(Answer::StorageFailed {}),
@@ -395,7 +427,7 @@ impl BizurNode {
     }
 
     /// Begins to watch the nodes with which this one shares shards.
-    fn watch_peers(&mut self, now: Tick) {
+    pub(crate) fn watch_peers(&mut self, now: Tick) {
         for held in self.shards.values() {
             for replica in held.shard.config.replicas.iter().filter(|r| r.node != self.env.node()) {
                 let fresh = Peer { heard: now, identity: None, failed: false };
@@ -441,7 +473,7 @@ impl BizurNode {
 
     /// Returns whether the leader of a shard is gone, and this node is the first one after it that is well.
     fn should_stand(&self, now: Tick, held: &Held) -> bool {
-        if held.shard.voted == ElectId::ZERO {
+        if held.shard.voted == ElectId::ZERO || held.shard.sealed {
             return false;
         }
         let leader = self.believed_leader(held);
@@ -466,7 +498,16 @@ impl BizurNode {
             PleaseVote::KIND => self.on_please_vote(now, from, PleaseVote::from_frame(f)?, out),
             Vote::KIND => self.on_vote(now, from, &Vote::from_frame(f)?, out),
             Beat::KIND => self.on_beat(now, from, &Beat::from_frame(f)?),
-            Create::KIND => self.on_create(now, from, Create::from_frame(f)?, out),
+            Create::KIND => {
+                let configs = Create::from_frame(f)?.shards.into_iter();
+                let first = |config| Instance { config, former: None };
+                self.on_create(now, from, configs.map(first).collect(), out);
+            }
+            Open::KIND => self.on_create(now, from, Open::from_frame(f)?.shards, out),
+            Seal::KIND => self.on_seal(now, from, Seal::from_frame(f)?, out),
+            Fetch::KIND => self.on_fetch(now, from, Fetch::from_frame(f)?, out),
+            Fetched::KIND => self.on_fetched(now, from, &Fetched::from_frame(f)?, out),
+            Retire::KIND => self.on_retire(now, from, Retire::from_frame(f)?, out),
             DropKeyspace::KIND => self.on_drop(from, &DropKeyspace::from_frame(f)?, out),
             got => {
                 return Err(DecodeError::WrongKind { expected: "a message for a replica of a shard", got });
@@ -479,13 +520,15 @@ impl BizurNode {
     pub(crate) fn replay(&mut self, fact: Fact, payload: &Bytes) {
         let key = match &fact {
             Fact::Shard { config } => {
-                let key = config.key;
-                let gone = self.dropped.get(&key.keyspace).is_some_and(|last| *last >= key.epoch);
-                if let Some(me) = self.position(config).filter(|_| !gone) {
-                    let shard = Shard::new(config.clone(), me, Lsn::NONE);
-                    self.shards.entry(key).or_insert(Held::new(shard, self.options.leader.clone()));
-                }
-                return;
+                return self.replay_instance(Instance { config: config.clone(), former: None });
+            }
+            Fact::Opened { config, former } => {
+                let (config, former) = (config.clone(), Some(former.clone()));
+                return self.replay_instance(Instance { config, former });
+            }
+            Fact::Retired { shard } => {
+                self.moves.retire(*shard, None);
+                return self.forget_shard(*shard, None);
             }
             Fact::Dropped { keyspace, epoch } => {
                 let last = self.dropped.entry(*keyspace).or_default();
@@ -500,6 +543,18 @@ impl BizurNode {
         if let Some(held) = self.shards.get_mut(&key) {
             let grown = held.shard.replay(fact, payload);
             self.bytes = self.bytes.saturating_add_signed(grown);
+        }
+    }
+
+    fn replay_instance(&mut self, instance: Instance) {
+        let key = instance.config.key;
+        let gone = self.dropped.get(&key.keyspace).is_some_and(|last| *last >= key.epoch);
+        if let Some(me) = self.position(&instance.config)
+            && !gone
+            && !self.moves.has_retired(&key)
+        {
+            let held = Held::new(Shard::new(instance, me), self.options.leader.clone());
+            self.shards.entry(key).or_insert(held);
         }
     }
 

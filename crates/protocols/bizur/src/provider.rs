@@ -1,5 +1,6 @@
-//! Plans keyspaces, tells the replicas of them, and deletes them.
+//! Plans keyspaces and their moves, tells the replicas of them, and deletes them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,13 @@ use atoll_contract::keyspace::{
     Durability, Keyspace, KeyspaceError, KeyspaceId, KeyspacePlanError, KeyspaceProvider, KeyspaceSpec,
     Layout, LayoutState, MAX_BUCKETS, MAX_REPLICAS, MAX_SHARDS, Replica, ShardPlacement, Unavailability,
 };
-use atoll_core::{BoxFuture, Directory, Env, Identify, NodeId};
+use atoll_core::{BoxFuture, Directory, Env, Identify, Identity, NodeId};
 use bytes::Bytes;
 
 use crate::client::{BizurKeyspace, ClientOptions};
-use crate::message::{Create, DropKeyspace, ShardConfig, ShardKey};
+use crate::groups::{self, Group};
+use crate::message::{Create, DropKeyspace, Instance, Open};
+use crate::mover;
 
 /// The name of the engine.
 pub const ENGINE: &str = "bizur";
@@ -24,17 +27,40 @@ const USUAL_REPLICAS: usize = 3;
 /// How long a node may take to say who it is, or to learn of its replicas.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Returns the shards of which a node holds replicas.
-pub(crate) fn shards_of(layout: &Layout, node: NodeId) -> Vec<ShardConfig> {
-    let config = |(shard, placement): (usize, &ShardPlacement)| ShardConfig {
-        key: ShardKey { keyspace: layout.id, epoch: layout.epoch, shard: shard as u32 },
-        durability: layout.durability,
-        shards: layout.shards.len() as u32,
-        buckets: layout.buckets,
-        replicas: placement.replicas.clone(),
+/// Returns a node that has said who it is as a replica.
+pub(crate) fn identity(node: NodeId, who: &Identity, durability: Durability) -> Replica {
+    let identity = match durability {
+        Durability::Disk => who.storage.0,
+        Durability::Memory => u128::from(who.incarnation.0),
     };
-    let here = |(_, placement): &(usize, &ShardPlacement)| placement.replicas.iter().any(|r| r.node == node);
-    layout.shards.iter().enumerate().filter(here).map(config).collect()
+    Replica { node, identity }
+}
+
+/// Returns the instances of which a node holds replicas.
+pub(crate) fn instances_on(layout: &Layout, node: NodeId) -> Vec<Instance> {
+    let here = |instance: &Instance| instance.config.replicas.iter().any(|r| r.node == node);
+    groups::instances(layout).into_iter().filter(here).collect()
+}
+
+/// Tells a node of its instances. Returns false if it says that it is no replica of one of them, None if it does not answer.
+pub(crate) async fn tell(
+    env: &Env,
+    node: NodeId,
+    instances: Vec<Instance>,
+    patience: Duration,
+) -> Option<bool> {
+    let (moved, first): (Vec<_>, Vec<_>) = instances.into_iter().partition(|i| i.former.is_some());
+    let mut is_member = true;
+    if !first.is_empty() || moved.is_empty() {
+        let shards = first.into_iter().map(|instance| instance.config).collect();
+        let created = env.within(patience, env.call(node, Create { shards })).await.ok()?.ok()?;
+        is_member &= created.not_member == 0;
+    }
+    if !moved.is_empty() {
+        let opened = env.within(patience, env.call(node, Open { shards: moved })).await.ok()?.ok()?;
+        is_member &= opened.not_member == 0;
+    }
+    Some(is_member)
 }
 
 /// Creates keyspaces on Bizur.
@@ -70,13 +96,7 @@ impl BizurProvider {
         let mut replicas: Vec<Replica> = replies
             .into_ok()
             .filter(|(_, who)| who.log && !who.draining && !who.failed)
-            .map(|(node, who)| Replica {
-                node,
-                identity: match spec.durability {
-                    Durability::Disk => who.storage.0,
-                    Durability::Memory => u128::from(who.incarnation.0),
-                },
-            })
+            .map(|(node, who)| identity(node, &who, spec.durability))
             .collect();
         replicas.sort_unstable();
         replicas
@@ -121,13 +141,46 @@ impl BizurProvider {
         })
     }
 
+    /// Plans a move of every shard whose replicas are not as `spec` wants them. A replica stays where it is if its node may hold it, under
+    /// the identity that it has now. A move that was planned before goes on, to other replicas if need be: the group that serves may be
+    /// sealed already.
+    async fn plan_move_now(&self, layout: &Layout, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
+        if let Some(wanted) = spec.options.keys().next() {
+            let (wanted, known) = (wanted.clone(), "none".to_owned());
+            return Err(KeyspacePlanError::UnknownOption { engine: ENGINE, wanted, known });
+        }
+        let invalid = |what, allowed| Err(KeyspacePlanError::Invalid { what, allowed });
+        let Some(mut plans) = groups::plans(layout) else {
+            return invalid("the groups of the keyspace", "what this version of the program can read");
+        };
+        if spec.replicas.is_some_and(|n| n == 0 || n as usize > MAX_REPLICAS) {
+            return invalid("replicas", "1 to 9");
+        }
+        let spec = KeyspaceSpec { durability: layout.durability, ..spec.clone() };
+        let nodes = self.candidates(&spec).await;
+        let mut loads: BTreeMap<Replica, usize> = nodes.iter().map(|replica| (*replica, 0)).collect();
+        let mut moves = false;
+        for (shard, (plan, present)) in plans.iter_mut().zip(&layout.shards).enumerate() {
+            let goal = plan.next.as_ref().map_or(&present.replicas, |next| &next.replicas);
+            let wanted = spec.replicas.map_or(present.replicas.len(), |n| n as usize);
+            if nodes.len() < wanted {
+                return Err(KeyspacePlanError::TooFew { up: nodes.len(), wanted });
+            }
+            let replicas = place(shard, goal, wanted, &mut loads);
+            if replicas != *goal {
+                plan.next = Some(Group { epoch: layout.epoch + 1, replicas });
+                moves = true;
+            }
+        }
+        Ok(if moves { groups::with_plans(layout, &plans) } else { layout.clone() })
+    }
+
     async fn provision_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
         let mut told = Vec::new();
         for node in layout.nodes() {
-            let (env, shards) = (self.env.clone(), shards_of(layout, node));
+            let (env, shards) = (self.env.clone(), instances_on(layout, node));
             told.push(self.env.launch("bizur.provision", async move {
-                let answer = env.within(PATIENCE, env.call(node, Create { shards })).await;
-                matches!(answer, Ok(Ok(_)))
+                tell(&env, node, shards, PATIENCE).await.is_some()
             }));
         }
         let mut all = true;
@@ -142,7 +195,7 @@ impl BizurProvider {
     async fn delete_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {
         let drop = DropKeyspace { keyspace: layout.id, epoch: layout.epoch };
         let until = self.env.now().after(PATIENCE);
-        let replies = self.env.gather(&layout.nodes(), drop, until, |_| false).await;
+        let replies = self.env.gather(&groups::all_nodes(layout), drop, until, |_| false).await;
         let done: Vec<NodeId> = replies.into_ok().map(|(node, _)| node).collect();
         let enough = |shard: &ShardPlacement| {
             shard.replicas.iter().filter(|r| done.contains(&r.node)).count() >= shard.majority()
@@ -152,6 +205,31 @@ impl BizurProvider {
         }
         Err(KeyspaceError::NotDone(Unavailability::NoQuorum))
     }
+}
+
+/// Returns replicas for a shard: those of `goal` that may stay, in their order, and for the rest the nodes with the fewest replicas.
+/// `loads` has how many replicas each node has got so far. If none stays, the first replicas, which lead, are spread.
+fn place(
+    shard: usize,
+    goal: &[Replica],
+    wanted: usize,
+    loads: &mut BTreeMap<Replica, usize>,
+) -> Vec<Replica> {
+    let mut replicas: Vec<Replica> = goal.iter().filter(|r| loads.contains_key(r)).copied().collect();
+    replicas.truncate(wanted);
+    let none_stays = replicas.is_empty();
+    while replicas.len() < wanted {
+        let free = loads.iter().filter(|(replica, _)| !replicas.contains(replica));
+        let Some((replica, _)) = free.min_by_key(|(_, load)| **load) else { break };
+        replicas.push(*replica);
+    }
+    if none_stays {
+        replicas.rotate_left(shard % wanted);
+    }
+    for replica in &replicas {
+        *loads.entry(*replica).or_default() += 1;
+    }
+    replicas
 }
 
 impl KeyspaceProvider for BizurProvider {
@@ -169,6 +247,18 @@ impl KeyspaceProvider for BizurProvider {
 
     fn open(&self, layout: &Layout) -> Arc<dyn Keyspace> {
         Arc::new(BizurKeyspace::new(self.env.clone(), layout.clone(), self.options))
+    }
+
+    fn plan_move<'a>(
+        &'a self,
+        layout: &'a Layout,
+        spec: &'a KeyspaceSpec,
+    ) -> BoxFuture<'a, Result<Layout, KeyspacePlanError>> {
+        Box::pin(self.plan_move_now(layout, spec))
+    }
+
+    fn step<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<Option<Layout>, KeyspaceError>> {
+        Box::pin(mover::step(&self.env, self.options, layout))
     }
 
     fn delete<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {

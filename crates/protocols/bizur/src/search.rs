@@ -74,6 +74,11 @@ impl Search {
         self.aim(self.next(self.node), true);
     }
 
+    /// The node knows that the shard moves, and not yet where to. Another one may know it.
+    pub(crate) fn moves(&mut self) {
+        self.aim(self.next(self.node), false);
+    }
+
     /// The node says that it does not lead, and which one does as far as it knows.
     pub(crate) fn not_leader(&mut self, now: Tick, depose_after: Duration, leader: Option<NodeId>) {
         let node = self.node;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::elect::{ElectId, Ver};
 use crate::invariants;
-use crate::message::{Fact, ReadAnswer, ReadItem, ReplicaWrite, ShardConfig, WriteAnswer};
+use crate::message::{Fact, Instance, ReadAnswer, ReadItem, ReplicaWrite, ShardConfig, WriteAnswer};
 use crate::mutants;
 
 /// A bucket as a replica stores it.
@@ -35,21 +35,27 @@ pub(crate) struct Shard {
     /// The highest election in which its server ever stood.
     pub(crate) stood: ElectId,
     pub(crate) sealed: bool,
+    /// The instance from which buckets that were never written here are copied (§6).
+    pub(crate) former: Option<ShardConfig>,
+    /// The instance that serves in place of this one, once it is known. It only saves clients a look at the register, so it is not kept.
+    pub(crate) next: Option<Instance>,
     pub(crate) buckets: BTreeMap<u32, Copy>,
     /// The last fact about the shard itself: its configuration, its vote, its seal.
     pub(crate) lsn: Lsn,
 }
 
 impl Shard {
-    pub(crate) fn new(config: ShardConfig, me: usize, lsn: Lsn) -> Self {
+    pub(crate) fn new(instance: Instance, me: usize) -> Self {
         Shard {
-            config,
+            config: instance.config,
+            former: instance.former,
+            next: None,
             me,
             voted: ElectId::ZERO,
             stood: ElectId::ZERO,
             sealed: false,
             buckets: BTreeMap::new(),
-            lsn,
+            lsn: Lsn::NONE,
         }
     }
 
@@ -69,7 +75,25 @@ impl Shard {
 
     /// Keeps the configuration of a new shard.
     pub(crate) fn keep_config(&mut self, out: &mut Effects) {
-        self.lsn = self.keep(&Fact::Shard { config: self.config.clone() }, Bytes::new(), out);
+        self.lsn = self.keep(&self.fact(), Bytes::new(), out);
+    }
+
+    /// Returns the fact that this node holds the replica.
+    pub(crate) fn fact(&self) -> Fact {
+        let config = self.config.clone();
+        match self.former.clone() {
+            None => Fact::Shard { config },
+            Some(former) => Fact::Opened { config, former },
+        }
+    }
+
+    /// Seals the shard. An answer that shows it waits for `lsn`.
+    pub(crate) fn seal(&mut self, out: &mut Effects) {
+        if !self.sealed {
+            hit("bizur.replica.seals");
+            self.sealed = true;
+            self.lsn = self.keep(&Fact::Sealed { shard: self.config.key }, Bytes::new(), out).max(self.lsn);
+        }
     }
 
     /// Keeps the election in which the server is about to stand. Its request for votes waits for the returned fact (bizur-B3).
@@ -104,7 +128,8 @@ impl Shard {
         if m.elect < self.voted {
             return (WriteAnswer::Nack { voted: self.voted }, self.lsn, 0);
         }
-        if self.sealed && !m.recovery {
+        // Neither a recovery nor the undoing of a write passes the seal: what the next instance copies must not change.
+        if self.sealed && !mutant(mutants::BIZUR_UNSEALED) {
             hit("bizur.replica.sealed");
             return (WriteAnswer::Sealed {}, self.lsn, 0);
         }
@@ -165,7 +190,17 @@ impl Shard {
         if elect < self.voted {
             return (ReadAnswer::Nack { voted: self.voted }, Bytes::new(), self.lsn);
         }
+        // A leader that is still confirmed would show what the next instance has changed meanwhile.
+        if self.sealed && !mutant(mutants::BIZUR_SEALED_READS) {
+            return (ReadAnswer::Sealed {}, Bytes::new(), self.lsn);
+        }
         self.vote(elect, out);
+        let (items, payload, shows) = self.copies(indices);
+        (ReadAnswer::Ack { items }, payload, shows)
+    }
+
+    /// Returns the buckets among these that were ever written, their bytes, and the fact that they show.
+    pub(crate) fn copies(&self, indices: &[u32]) -> (Vec<ReadItem>, Bytes, Lsn) {
         let (mut items, mut payload, mut shows) = (Vec::new(), Vec::new(), self.lsn);
         for index in indices {
             let Some(copy) = self.buckets.get(index) else { continue };
@@ -173,7 +208,7 @@ impl Shard {
             payload.extend_from_slice(&copy.bytes);
             shows = shows.max(copy.lsn);
         }
-        (ReadAnswer::Ack { items }, payload.into(), shows)
+        (items, payload.into(), shows)
     }
 
     /// Applies a fact of this shard from the journal or from a checkpoint. An older one changes nothing. Returns by how much the bytes that
@@ -193,7 +228,7 @@ impl Shard {
                     return grown;
                 }
             }
-            Fact::Shard { .. } | Fact::Dropped { .. } => {}
+            Fact::Shard { .. } | Fact::Opened { .. } | Fact::Retired { .. } | Fact::Dropped { .. } => {}
         }
         0
     }

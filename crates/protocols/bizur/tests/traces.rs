@@ -98,8 +98,18 @@ fn elect(text: &str) -> ElectId {
     ElectId { round: round.parse().unwrap(), server: replica(node.parse().unwrap()) }
 }
 
-fn key() -> ShardKey {
-    ShardKey { keyspace: KeyspaceId(5), epoch: 1, shard: 0 }
+fn key(epoch: u64) -> ShardKey {
+    ShardKey { keyspace: KeyspaceId(5), epoch, shard: 0 }
+}
+
+fn config(epoch: u64) -> ShardConfig {
+    let replicas = vec![replica(1), replica(2), replica(3)];
+    ShardConfig { key: key(epoch), durability: Durability::Disk, shards: 1, buckets: 4, replicas }
+}
+
+/// Returns the instance that takes over from the first one.
+fn second() -> Instance {
+    Instance { config: config(2), former: Some(config(1)) }
 }
 
 fn frame(message: impl Message) -> Frame {
@@ -112,14 +122,17 @@ fn request(name: &str, command: &mut Command) -> Option<Frame> {
         "create" => {
             let memory = command.flag("memory");
             let durability = if memory { Durability::Memory } else { Durability::Disk };
-            let mut replicas = vec![replica(1), replica(2), replica(3)];
+            let mut config = ShardConfig { durability, ..config(1) };
             let identity = if memory { LIFE } else { DISK };
-            replicas[0].identity = command.number_of("identity", identity).into();
-            let config = ShardConfig { key: key(), durability, shards: 1, buckets: 4, replicas };
+            config.replicas[0].identity = command.number_of("identity", identity).into();
             frame(Create { shards: vec![config] })
         }
-        "drop" => frame(DropKeyspace { keyspace: KeyspaceId(5), epoch: 1 }),
+        "open" => frame(Open { shards: vec![second()] }),
+        "seal" => frame(Seal { config: config(1), next: command.flag("next").then(second) }),
+        "retire" => frame(Retire { config: config(1), next: second() }),
+        "drop" => frame(DropKeyspace { keyspace: KeyspaceId(5), epoch: command.number_of("epoch", 1) }),
         "ask" => {
+            let shard = key(command.number_of("epoch", 1));
             let insist = command.flag("insist");
             let repeat = command.flag("repeat");
             let question = match command.word() {
@@ -149,7 +162,7 @@ fn request(name: &str, command: &mut Command) -> Option<Frame> {
                     Question::Write { op, floor, repeat, key, guard, value }
                 }
             };
-            frame(Ask { shard: key(), insist, question })
+            frame(Ask { shard, insist, question })
         }
         "junk" => {
             let kind = command.number() as u16;
@@ -168,7 +181,8 @@ fn post(name: &str, from: NodeId, command: &mut Command) -> Option<Frame> {
     let identity = command.number_of("as", u64::from(from.0));
     let identity = if from == NODE { DISK } else { identity };
     let me = command.number_of("to", DISK);
-    let to = Address { shard: key(), from: identity.into(), to: me.into() };
+    let shard = key(command.number_of("epoch", 1));
+    let to = Address { shard, from: identity.into(), to: me.into() };
     Some(match name {
         "please-vote" => frame(PleaseVote { to, elect: elect(command.word()) }),
         "voted" => {
@@ -210,6 +224,7 @@ fn post(name: &str, from: NodeId, command: &mut Command) -> Option<Frame> {
             let (elect, round) = (elect(command.word()), command.number());
             let has = command.option("has").map(str::to_owned);
             let answer = match command.words().first() {
+                Some(&"sealed") => ReadAnswer::Sealed {},
                 Some(voted) => ReadAnswer::Nack { voted: self::elect(voted) },
                 None => ReadAnswer::Ack { items: Vec::new() },
             };
@@ -218,6 +233,20 @@ fn post(name: &str, from: NodeId, command: &mut Command) -> Option<Frame> {
                 None => (answer, Bytes::new()),
             };
             frame(ReadReply { to, elect, round, answer, buckets })
+        }
+        "fetch" => {
+            let (elect, round) = (elect(command.word()), command.number_of("round", 1));
+            let indices = command.words().iter().map(|word| word.parse().unwrap()).collect();
+            frame(Fetch { former: config(1), to: me.into(), shard: key(2), elect, round, indices })
+        }
+        "fetched" => {
+            let (elect, round) = (elect(command.word()), command.number());
+            let (items, buckets) = match command.option("has").map(has_key) {
+                Some((ReadAnswer::Ack { items }, bytes)) => (items, bytes),
+                _ => (Vec::new(), Bytes::new()),
+            };
+            let from = identity.into();
+            frame(Fetched { shard: key(2), former: key(1), from, elect, round, items, buckets })
         }
         "beat" => {
             let failed = command.flag("failed");
@@ -262,6 +291,16 @@ fn content(bytes: &Bytes) -> String {
     }
 }
 
+fn copies(items: &[ReadItem], buckets: &Bytes) -> String {
+    let mut at = 0;
+    let items = items.iter().map(|item| {
+        let bytes = buckets.slice(at..at + item.bytes as usize);
+        at += item.bytes as usize;
+        format!(" {}@{} {}", item.index, item.ver, content(&bytes))
+    });
+    items.collect()
+}
+
 fn message(f: Frame) -> String {
     match f.kind {
         PleaseVote::KIND => format!("please vote for {}", PleaseVote::from_frame(f).unwrap().elect),
@@ -304,20 +343,28 @@ fn message(f: Frame) -> String {
         ReadReply::KIND => {
             let m = ReadReply::from_frame(f).unwrap();
             let answer = match m.answer {
-                ReadAnswer::Ack { items } => {
-                    let mut at = 0;
-                    let items = items.iter().map(|item| {
-                        let bytes = m.buckets.slice(at..at + item.bytes as usize);
-                        at += item.bytes as usize;
-                        format!(" {}@{} {}", item.index, item.ver, content(&bytes))
-                    });
-                    "ack".to_owned() + &items.collect::<String>()
-                }
+                ReadAnswer::Ack { items } => "ack".to_owned() + &copies(&items, &m.buckets),
+                ReadAnswer::Sealed {} => "sealed".to_owned(),
                 ReadAnswer::Nack { voted } => format!("nack, voted for {voted}"),
             };
             format!("round {} of {}: {answer}", m.round, m.elect)
         }
-        AskReply::KIND => format!("{:?}", AskReply::from_frame(f).unwrap().answer),
+        Fetch::KIND => {
+            let m = Fetch::from_frame(f).unwrap();
+            format!(
+                "round {} of {}: fetch {:?} from epoch {}",
+                m.round, m.elect, m.indices, m.former.key.epoch
+            )
+        }
+        Fetched::KIND => {
+            let m = Fetched::from_frame(f).unwrap();
+            format!("round {} of {}: fetched{}", m.round, m.elect, copies(&m.items, &m.buckets))
+        }
+        Sealed::KIND => format!("{:?}", Sealed::from_frame(f).unwrap()),
+        AskReply::KIND => match AskReply::from_frame(f).unwrap().answer {
+            Answer::Moved { to } => format!("Moved to epoch {:?}", to.map(|to| to.config.key.epoch)),
+            answer => format!("{answer:?}"),
+        },
         Created::KIND => format!("{:?}", Created::from_frame(f).unwrap()),
         Beat::KIND => "beat".to_owned(),
         Refused::KIND => format!("Refused: {}", Refused::from_frame(f).unwrap().reason),
@@ -335,5 +382,14 @@ fn record(r: &Record) -> String {
             format!("bucket {index} {ver} {}, voted for {voted}", content(&r.payload))
         }
         Fact::Dropped { epoch, .. } => format!("dropped up to epoch {epoch}"),
+        Fact::Opened { config, former } => {
+            format!(
+                "epoch {} of {} replicas, after epoch {}",
+                config.key.epoch,
+                config.replicas.len(),
+                former.key.epoch
+            )
+        }
+        Fact::Retired { shard } => format!("retired epoch {}", shard.epoch),
     }
 }

@@ -11,7 +11,8 @@ use crate::bucket::Bucket;
 use crate::elect::{ElectId, Ver};
 use crate::invariants;
 use crate::message::{
-    Address, Answer, PleaseVote, ReadAnswer, ReplicaRead, ReplicaWrite, WriteAnswer, WriteItem,
+    Address, Answer, Fetch, PleaseVote, ReadAnswer, ReadItem, ReplicaRead, ReplicaWrite, ShardConfig,
+    WriteAnswer, WriteItem,
 };
 use crate::mutants;
 use crate::roles::REPLICA;
@@ -44,6 +45,8 @@ pub(super) enum Kind {
     Confirm,
     /// Reads buckets for their recovery. `best` are the latest copies so far.
     Recover { indices: Vec<u32>, best: BTreeMap<u32, (Ver, Bytes)> },
+    /// Reads buckets that were never written here from the instance before this one (§6). Its replicas answer, not those of the shard.
+    Fetch { former: ShardConfig, indices: Vec<u32>, best: BTreeMap<u32, (Ver, Bytes)> },
     /// Writes buckets.
     Write { items: Vec<WriteItem>, buckets: Bytes, recovery: bool, then: Then },
 }
@@ -75,6 +78,18 @@ impl Round {
                 hit("bizur.leader.unknown");
             }
             reply(waiter.caller, if lost { Answer::Unknown {} } else { not_leader(leader) }, out);
+        }
+    }
+}
+
+/// Adds copies of buckets to the latest ones so far.
+fn keep_latest(best: &mut BTreeMap<u32, (Ver, Bytes)>, items: &[ReadItem], payload: &Bytes) {
+    let mut at = 0;
+    for item in items {
+        let bytes = payload.slice(at..at + item.bytes as usize);
+        at += item.bytes as usize;
+        if best.get(&item.index).is_none_or(|(ver, _)| *ver < item.ver) {
+            best.insert(item.index, (item.ver, Bytes::copy_from_slice(&bytes)));
         }
     }
 }
@@ -119,6 +134,14 @@ impl Leader {
         out: &mut Effects,
     ) {
         let Some(elect) = self.term else { return };
+        if let Kind::Fetch { former, indices, .. } = &what.kind {
+            for (_, replica) in former.replicas.iter().enumerate().filter(|(p, _)| which(*p)) {
+                let (former, indices, to) = (former.clone(), indices.clone(), replica.identity);
+                let fetch = Fetch { former, to, shard: shard.config.key, elect, round, indices };
+                out.post(replica.node, Class::Data, REPLICA, fetch, Lsn::NONE);
+            }
+            return;
+        }
         for (position, replica) in shard.config.replicas.iter().enumerate().filter(|(p, _)| which(*p)) {
             let to = address(shard, position);
             match &what.kind {
@@ -130,6 +153,7 @@ impl Leader {
                     let read = ReplicaRead { to, elect, round, indices: indices.clone() };
                     out.post(replica.node, Class::Data, REPLICA, read, Lsn::NONE);
                 }
+                Kind::Fetch { .. } => {}
                 Kind::Write { items, buckets, recovery, .. } => {
                     let (items, buckets, recovery) = (items.clone(), buckets.clone(), *recovery);
                     let write = ReplicaWrite { to, elect, round, recovery, items, buckets };
@@ -141,7 +165,10 @@ impl Leader {
 
     /// Sends rounds again to the replicas that have not answered (bizur-B13), and steps down if one has lacked a majority for too long.
     pub(super) fn resend(&mut self, now: Tick, shard: &mut Shard, out: &mut Effects) {
-        if self.rounds.values().any(|round| now.since(round.since) >= self.options.give_up_after) {
+        // A majority of the instance before, which nobody else could replace, is waited for without end.
+        let is_own = |round: &&Round| !matches!(round.kind, Kind::Fetch { .. });
+        let is_over = |round: &Round| now.since(round.since) >= self.options.give_up_after;
+        if self.rounds.values().filter(is_own).any(is_over) {
             hit("bizur.leader.no_majority");
             return self.step_down(None, out);
         }
@@ -203,20 +230,41 @@ impl Leader {
         }
         let items = match answer {
             ReadAnswer::Nack { voted } => return self.deposed(*voted, out),
+            ReadAnswer::Sealed {} => return self.step_down(None, out),
             ReadAnswer::Ack { items } => items,
         };
         if let Some(Round { kind: Kind::Recover { best, .. }, .. }) = self.rounds.get_mut(&number) {
-            let mut at = 0;
-            for item in items {
-                let bytes = payload.slice(at..at + item.bytes as usize);
-                at += item.bytes as usize;
-                let known = best.get(&item.index);
-                if known.is_none_or(|(ver, _)| *ver < item.ver) {
-                    best.insert(item.index, (item.ver, Bytes::copy_from_slice(&bytes)));
-                }
-            }
+            keep_latest(best, items, payload);
         }
         self.acknowledged(now, shard, position, number, out);
+    }
+
+    /// Handles the buckets that a replica of the instance before this one holds.
+    pub(crate) fn on_fetched(
+        &mut self,
+        now: Tick,
+        shard: &mut Shard,
+        position: usize,
+        (elect, number): (ElectId, u64),
+        (items, payload): (&[ReadItem], &Bytes),
+        out: &mut Effects,
+    ) {
+        if self.term != Some(elect) {
+            return;
+        }
+        let Some(round) = self.rounds.get_mut(&number) else { return };
+        let Kind::Fetch { former, best, .. } = &mut round.kind else { return };
+        keep_latest(best, items, payload);
+        round.acks.insert(position);
+        let enough = if mutant(mutants::BIZUR_FETCH_ONE) { 1 } else { former.majority() };
+        if round.acks.len() < enough {
+            return;
+        }
+        // Other replicas than those of the shard have answered, so this proves nothing about the term.
+        if let Some(Round { kind: Kind::Fetch { indices, best, .. }, .. }) = self.rounds.remove(&number) {
+            hit("bizur.leader.copied");
+            self.write_recovered(now, shard, indices, best, out);
+        }
     }
 
     fn deposed(&mut self, voted: ElectId, out: &mut Effects) {
@@ -252,7 +300,8 @@ impl Leader {
         }
         match round.kind {
             Kind::Confirm => self.confirming = None,
-            Kind::Recover { indices, best } => self.write_recovered(now, shard, indices, best, out),
+            Kind::Recover { indices, best } => self.write_or_fetch(now, shard, indices, best, out),
+            Kind::Fetch { .. } => {}
             Kind::Write { then, .. } => match then {
                 Then::Recovered(buckets) => {
                     self.recovering -= 1;
@@ -279,6 +328,30 @@ impl Leader {
             },
         }
         self.settle(out);
+    }
+
+    /// After the first half of a recovery: what was never written in this instance is still in the one before, if there is one (R3).
+    fn write_or_fetch(
+        &mut self,
+        now: Tick,
+        shard: &Shard,
+        indices: Vec<u32>,
+        best: BTreeMap<u32, (Ver, Bytes)>,
+        out: &mut Effects,
+    ) {
+        let Some(former) = &shard.former else { return self.write_recovered(now, shard, indices, best, out) };
+        let is_here = |index: &u32| best.contains_key(index) && !mutant(mutants::BIZUR_COPIES_AGAIN);
+        let (here, there): (Vec<u32>, Vec<u32>) = indices.into_iter().partition(is_here);
+        // Each half is a recovery of its own.
+        self.recovering += usize::from(!here.is_empty() && !there.is_empty());
+        if !there.is_empty() {
+            let former = former.clone();
+            let kind = Kind::Fetch { former, indices: there, best: BTreeMap::new() };
+            self.begin(now, shard, kind, out);
+        }
+        if !here.is_empty() {
+            self.write_recovered(now, shard, here, best, out);
+        }
     }
 
     /// Second half of a recovery (Algorithm 4): writes the latest copies in this term. Buckets that were never written are written, too, so

@@ -11,14 +11,15 @@
 //! | bizur-Z6 | counters rise; a bucket is written only once its recovery in the same election is acknowledged, one write at a time |
 //! | bizur-Z7 | an answer follows an acknowledged round that was sent after the request; it shows only committed versions |
 //! | bizur-Z8 | a write that was sent to replicas is not answered as not done |
+//! | bizur-Z9 | a replica that has shown its seal acknowledges nothing; what the next instance begins with is the latest committed content of the one before, or a later one, and nothing later is committed there afterwards |
 //! | bizur-Z10 | no life uses the identity of another one, and no disk that of another one |
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_contract::OpId;
-use atoll_contract::keyspace::{Durability, Replica};
+use atoll_contract::keyspace::{Durability, KeyspaceId, Replica};
 use atoll_contract::testing::{OnWire, Oracle, Violations, Who, digest};
-use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RoleKind};
+use atoll_core::{Decode, Encode, Exchange, Frame, Lsn, Message, NodeId, Record, RoleKind};
 use bytes::Bytes;
 
 use crate::message::{self as msg, ShardConfig, ShardKey};
@@ -81,8 +82,18 @@ pub(super) struct BizurOracle {
     asked: BTreeMap<AskedKey, (u64, ShardKey, msg::Question)>,
     /// How often each node was asked for a write.
     asks: BTreeMap<(NodeId, OpId), u32>,
-    /// The leader that first sent each write to replicas.
-    introduced: BTreeMap<(ShardKey, OpId), NodeId>,
+    /// The leader that first sent each write to replicas, of whichever instance of the shard.
+    introduced: BTreeMap<(KeyspaceId, u32, OpId), NodeId>,
+    /// The replicas that have shown that they are sealed, to themselves and to others, as in `shown`.
+    sealed: BTreeSet<(ShardKey, u128, bool)>,
+    /// The instance from which each instance copies.
+    formers: BTreeMap<ShardKey, ShardKey>,
+    /// The latest version of a bucket of an instance that may be what the next instance has committed.
+    copied: BTreeMap<Place, Ver>,
+    /// With which version of the instance before each election begins a bucket.
+    begun: BTreeMap<(Place, ElectId), (Place, Ver)>,
+    /// Requests to seal a replica, as [`AskedKey`]s: its shard and identity.
+    sealing: BTreeMap<AskedKey, (ShardKey, u128)>,
 }
 
 impl Oracle for BizurOracle {
@@ -91,13 +102,18 @@ impl Oracle for BizurOracle {
         let (frame, from) = (wire.frame(), &wire.from);
         match wire.envelope.exchange {
             Exchange::Request(number) => self.request(wire, number),
-            Exchange::Reply(number) => self.reply(wire, number, verdict),
+            Exchange::Reply(number) => {
+                self.reply(wire, number, verdict);
+                self.seal_reply(wire, number);
+            }
             Exchange::Post => match frame.kind {
                 msg::Vote::KIND => self.vote(from, frame, verdict),
                 msg::ReplicaWrite::KIND => self.write(from, frame, verdict),
                 msg::WriteReply::KIND => self.write_reply(from, frame, verdict),
                 msg::ReplicaRead::KIND => self.read(from, frame, verdict),
                 msg::ReadReply::KIND => self.read_reply(from, frame, verdict),
+                msg::Fetch::KIND => self.fetch(from, frame, verdict),
+                msg::Fetched::KIND => self.fetched(from, wire.to, frame, verdict),
                 _ => {}
             },
         }
@@ -125,7 +141,7 @@ impl Oracle for BizurOracle {
 impl BizurOracle {
     fn fact(&mut self, who: &Who, fact: msg::Fact, verdict: &mut Violations) {
         match fact {
-            msg::Fact::Shard { config } => {
+            msg::Fact::Shard { config } | msg::Fact::Opened { config, .. } => {
                 let mine = Replica { node: who.node, identity: who.storage.0 };
                 if config.position(mine).is_none() {
                     verdict.fail(format!("bizur-Z10 foreign disk: node {} keeps {:?}", who.node, config.key));
@@ -258,7 +274,7 @@ impl BizurOracle {
             match Bucket::from_bytes(bytes) {
                 Ok(bucket) => {
                     for op in bucket.remembered() {
-                        self.introduced.entry((shard, op)).or_insert(who.node);
+                        self.introduced.entry((shard.keyspace, shard.shard, op)).or_insert(who.node);
                     }
                     let keys = bucket.keys().map(|(key, version)| (key.clone(), version)).collect();
                     self.pending.insert((shard, item.index, ver), keys);
@@ -273,10 +289,11 @@ impl BizurOracle {
 
     /// bizur-Z5: a recovery in an election has the content of the latest committed version, or of a later one.
     fn recovers(&mut self, place: Place, elect: ElectId, content: u64, verdict: &mut Violations) {
-        let seen = self.buckets.entry(place).or_default();
-        if seen.last.contains_key(&elect) {
+        if self.buckets.get(&place).is_some_and(|seen| seen.last.contains_key(&elect)) {
             verdict.fail(format!("bizur-Z6 counter: bucket {} is recovered twice in {elect}", place.1));
         }
+        self.begins(place, elect, content, verdict);
+        let seen = self.buckets.entry(place).or_default();
         // A leader that was replaced may still try; its write gets no majority.
         let Some(committed) = seen.committed.filter(|committed| committed.elect < elect) else { return };
         let known = seen.contents.range(committed..Ver { elect, ctr: 0 });
@@ -286,6 +303,78 @@ impl BizurOracle {
                 place.1
             ));
         }
+    }
+
+    /// bizur-Z9: a leader writes a bucket of which no version is committed in this instance. If there is an instance before, the content is
+    /// that of the latest committed version there, or of a later one.
+    fn begins(&mut self, place: Place, elect: ElectId, content: u64, verdict: &mut Violations) {
+        if self.buckets.get(&place).is_some_and(|seen| seen.committed.is_some()) {
+            return;
+        }
+        let Some(before) = self.formers.get(&place.0).map(|former| (*former, place.1)) else { return };
+        let there = self.buckets.entry(before).or_default();
+        let committed = there.committed.unwrap_or_default();
+        let same = there.contents.range(committed..).rfind(|(_, other)| **other == content);
+        let version = match same {
+            Some((version, _)) => *version,
+            // Nobody has written it, so it begins empty.
+            None if there.committed.is_none() && content == digest(&Bucket::default().to_bytes()) => {
+                Ver::default()
+            }
+            None => {
+                return verdict.fail(format!(
+                    "bizur-Z9 lost: bucket {} begins in {elect} without {committed}, which a majority of the former instance has",
+                    place.1
+                ));
+            }
+        };
+        // What is written here may be committed, so a later version must never be committed there.
+        self.begun.insert((place, elect), (before, version));
+    }
+
+    /// bizur-Z9: the first committed version of a bucket decides what the instance has copied.
+    fn decides(&mut self, place: Place, elect: ElectId, verdict: &mut Violations) {
+        let Some((before, version)) = self.begun.get(&(place, elect)).copied() else { return };
+        self.copied.entry(before).or_insert(version);
+        let there = self.buckets.get(&before).and_then(|seen| seen.committed).unwrap_or_default();
+        if there > version {
+            verdict.fail(format!(
+                "bizur-Z9 lost: bucket {} was copied at {version}, and {there} was committed before the copy",
+                place.1
+            ));
+        }
+    }
+
+    fn shows_seal(&mut self, to: &msg::Address) {
+        self.sealed.insert((to.shard, to.from, to.from == to.to));
+    }
+
+    fn seal_reply(&mut self, wire: OnWire<'_>, number: u64) {
+        let key = (wire.to, wire.to_life.unwrap_or(0), wire.from.node, number);
+        let Some((shard, identity)) = self.sealing.remove(&key) else { return };
+        if msg::Sealed::from_frame(wire.frame().clone()).is_ok_and(|reply| reply.done) {
+            self.sealed.insert((shard, identity, wire.to == wire.from.node));
+        }
+    }
+
+    fn fetch(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::Fetch::from_frame(frame.clone()) else { return };
+        let is_leader =
+            m.elect.server.node == who.node && self.terms.get(&(m.shard, m.elect)) == Some(&who.life);
+        if !is_leader {
+            verdict.fail(format!("bizur-Z1 candidate: node {} fetches in {}", who.node, m.elect));
+        }
+        self.formers.entry(m.shard).or_insert(m.former.key);
+        self.configs.entry(m.former.key).or_insert(m.former);
+    }
+
+    fn fetched(&mut self, who: &Who, to: NodeId, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::Fetched::from_frame(frame.clone()) else { return };
+        let config = self.configs.get(&m.former);
+        if config.is_some_and(|c| c.position(Replica { node: who.node, identity: m.from }).is_none()) {
+            verdict.fail(format!("bizur-Z10 stranger: node {} is no replica of {:?}", who.node, m.former));
+        }
+        self.sealed.insert((m.former, m.from, to == who.node));
     }
 
     /// bizur-Z6: a bucket is written in an election.
@@ -315,7 +404,7 @@ impl BizurOracle {
                     round.refused = true;
                 }
             }
-            msg::WriteAnswer::Sealed {} => {}
+            msg::WriteAnswer::Sealed {} => self.shows_seal(&m.to),
         }
     }
 
@@ -324,6 +413,7 @@ impl BizurOracle {
         self.sender(who, &m.to, verdict);
         match m.answer {
             msg::ReadAnswer::Nack { voted } => self.shows(&m.to, voted, verdict),
+            msg::ReadAnswer::Sealed {} => self.shows_seal(&m.to),
             msg::ReadAnswer::Ack { items } => {
                 if self.configs.get(&m.to.shard).is_some_and(|c| c.durability == Durability::Memory) {
                     for item in items {
@@ -338,6 +428,10 @@ impl BizurOracle {
     /// A replica acknowledges a round.
     fn ack(&mut self, to: &msg::Address, elect: ElectId, number: u64, verdict: &mut Violations) {
         self.shows(to, elect, verdict);
+        if self.sealed.contains(&(to.shard, to.from, to.from == to.to)) {
+            verdict
+                .fail(format!("bizur-Z9 unsealed: a sealed replica acknowledges round {number} of {elect}"));
+        }
         let Some(majority) = self.configs.get(&to.shard).map(ShardConfig::majority) else { return };
         let Some(round) = self.rounds.get_mut(&(to.shard, elect, number)) else { return };
         round.acks.insert(to.from);
@@ -351,9 +445,18 @@ impl BizurOracle {
         for (index, ctr) in writes {
             let ver = Ver { elect, ctr };
             let seen = self.buckets.entry((to.shard, index)).or_default();
+            let is_first = seen.committed.is_none();
             seen.committed = seen.committed.max(Some(ver));
             if ctr == 1 {
                 seen.recovered.insert(elect);
+            }
+            if is_first {
+                self.decides((to.shard, index), elect, verdict);
+            }
+            if self.copied.get(&(to.shard, index)).is_some_and(|copied| *copied < ver) {
+                verdict.fail(format!(
+                    "bizur-Z9 late: {ver} of bucket {index} is committed after an older version was copied"
+                ));
             }
             for (key, version) in self.pending.remove(&(to.shard, index, ver)).unwrap_or_default() {
                 self.committed.insert((to.shard, key, version));
@@ -369,6 +472,24 @@ impl BizurOracle {
                     for config in m.shards {
                         self.configs.entry(config.key).or_insert(config);
                     }
+                }
+            }
+            msg::Open::KIND => {
+                if let Ok(m) = msg::Open::from_frame(frame.clone()) {
+                    for instance in m.shards {
+                        if let Some(former) = &instance.former {
+                            self.formers.entry(instance.config.key).or_insert(former.key);
+                        }
+                        self.configs.entry(instance.config.key).or_insert(instance.config);
+                    }
+                }
+            }
+            msg::Seal::KIND => {
+                if let Ok(m) = msg::Seal::from_frame(frame.clone())
+                    && let Some(replica) = m.config.replicas.iter().find(|r| r.node == wire.to)
+                {
+                    let key = (wire.from.node, wire.from.life, wire.to, number);
+                    self.sealing.insert(key, (m.config.key, replica.identity));
                 }
             }
             msg::Ask::KIND => {
@@ -388,7 +509,7 @@ impl BizurOracle {
     fn denies(&self, node: NodeId, shard: ShardKey, question: &msg::Question, verdict: &mut Violations) {
         if let msg::Question::Write { op, .. } = question
             && self.asks.get(&(node, *op)) == Some(&1)
-            && self.introduced.get(&(shard, *op)) == Some(&node)
+            && self.introduced.get(&(shard.keyspace, shard.shard, *op)) == Some(&node)
         {
             verdict
                 .fail(format!("bizur-Z8 denied: node {node} has sent {op:?}, and says that it did nothing"));
