@@ -74,6 +74,12 @@ impl Keyspaces {
         call!(self, Repeat::Idempotent, within, describe_keyspace, request)
     }
 
+    /// Begins to move the replicas of a keyspace to other nodes. [`Keyspaces::describe`] shows how far the move is. A repeat changes
+    /// nothing.
+    pub async fn relocate(&self, request: proto::MoveKeyspaceRequest) -> Result<proto::Keyspace, Error> {
+        call!(self, Repeat::Idempotent, CHANGE_TIMEOUT, move_keyspace, request)
+    }
+
     /// Deletes a keyspace and all its keys.
     ///
     /// # Errors
@@ -211,6 +217,32 @@ impl Keyspace {
                 async move { client(channel).delete(request).await }
             });
         me.wrote(&key, reply.await)
+    }
+
+    /// Reads and changes several keys at one moment if all conditions hold, or changes none of them. The floors of the parts are filled in.
+    ///
+    /// # Errors
+    /// Fails with the reason `invalid` if the engine of the keyspace has no transactions.
+    pub async fn transact(&self, mut parts: Vec<proto::TransactPart>) -> Result<proto::TransactReply, Error> {
+        let me = &*self.0;
+        parts.iter_mut().for_each(|part| part.floor = me.floor(&part.key));
+        let name = proto::WriteName { floor: 0, ..me.next_name(&Bytes::new()) };
+        let (keyspace, write) = (me.name.clone(), Some(name));
+        let request = proto::TransactRequest { keyspace, write, parts };
+        let attempts = AtomicU64::new(0);
+        let within = me.connections.options.attempt_timeout;
+        let reply = me.connections.call(Repeat::Idempotent, within, |channel| {
+            let mut request = request.clone();
+            request.write = again(request.write, &attempts);
+            async move { client(channel).transact(request).await }
+        });
+        let reply = reply.await?;
+        request
+            .parts
+            .iter()
+            .zip(&reply.outcomes)
+            .for_each(|(part, made)| me.saw_floor(&part.key, made.floor));
+        Ok(reply)
     }
 
     /// Watches a key: shows its state, and then its changes, but may leave some out. The last one is never left out, and none is shown

@@ -15,7 +15,7 @@ use atoll_core::BoxFuture;
 use atoll_log::Busy;
 use bytes::Bytes;
 
-use crate::keyspaces::{Found, KeyWrite, LeaseRequest, Wrote};
+use crate::keyspaces::{Described, Found, KeyWrite, KeysTransacted, KeysTxn, LeaseRequest, Wrote};
 use crate::positions::{ActivePositions, PositionOp, PositionState, Replace};
 
 /// The log of the database. Clients do not write to it.
@@ -191,8 +191,12 @@ pub trait KeyspaceBackend: Send + Sync {
     /// Returns the names of all keyspaces, in order.
     fn list(&self) -> Pending<Vec<String>>;
 
-    /// Returns the layout of a keyspace.
-    fn describe(&self, name: String) -> Pending<Layout>;
+    /// Returns the layout of a keyspace, and how far it has moved.
+    fn describe(&self, name: String) -> Pending<Described>;
+
+    /// Begins to move the replicas of a keyspace. Only the number of replicas, the nodes and the options in `spec` count. The node, or
+    /// another one if it dies, completes the move.
+    fn relocate(&self, name: String, spec: KeyspaceSpec) -> Pending<Described>;
 
     /// Deletes a keyspace. Afterwards it answers nothing.
     fn delete(&self, name: String) -> Pending<()>;
@@ -202,6 +206,9 @@ pub trait KeyspaceBackend: Send + Sync {
 
     /// Changes a key if a condition holds.
     fn write(&self, name: String, write: KeyWrite) -> Pending<Wrote>;
+
+    /// Reads and changes several keys at one moment if all conditions hold, or changes none of them.
+    fn transact(&self, name: String, txn: KeysTxn) -> Pending<KeysTransacted>;
 
     /// Waits until a key has another version than `seen`, or for a while, and reads it. Version 0 stands for a key that does not exist.
     fn wait_change(&self, name: String, key: Bytes, seen: KeyVersion) -> Pending<Option<Held>>;

@@ -3,13 +3,22 @@
 use std::time::Duration;
 
 use atoll_contract::OpId;
-use atoll_contract::keyspace::{Attempt, Change, Changed, Floor, Guard, Held};
+use atoll_contract::keyspace::{Attempt, Change, Changed, Floor, Guard, Held, Layout, Transacted, TxnPart};
 use bytes::Bytes;
 
 pub use atoll_contract::keyspace::MAX_KEYSPACE_NAME;
 
 /// The maximum number of keys in one read.
 pub const MAX_KEYS: usize = 256;
+
+/// A keyspace, and how far it has moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Its layout.
+    pub layout: Layout,
+    /// How many shards are still to move to other replicas.
+    pub left_to_move: usize,
+}
 
 /// A write of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +40,24 @@ pub struct Wrote {
     pub changed: Changed,
     /// A floor for later writes of this key.
     pub floor: Floor,
+}
+
+/// A transaction of several keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeysTxn {
+    /// Its name, and whether it was sent before. None: the node draws a name.
+    pub name: Option<(OpId, bool)>,
+    /// Its keys.
+    pub parts: Vec<TxnPart>,
+}
+
+/// The outcome of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeysTransacted {
+    /// What has changed.
+    pub outcome: Transacted,
+    /// Floors for later writes of the keys, in the order of the request.
+    pub floors: Vec<Floor>,
 }
 
 /// The outcome of the read of one key.

@@ -7,7 +7,7 @@ use atoll_contract::keyspace::{
 };
 use atoll_contract::{ClientId, OpId, RegisterError};
 use atoll_door::backend::{KeyspaceBackend, Pending, Refusal};
-use atoll_door::keyspaces::{Found, KeyWrite, LeaseRequest, Wrote};
+use atoll_door::keyspaces::{Described, Found, KeyWrite, KeysTransacted, KeysTxn, LeaseRequest, Wrote};
 use bytes::Bytes;
 
 use crate::keyspaces::{Keyspaces, KeyspacesError};
@@ -32,6 +32,16 @@ impl KeyspaceDoor {
     }
 }
 
+fn described(all: &Keyspaces, layout: Layout) -> Described {
+    let left_to_move = all.left_to_move(&layout);
+    Described { layout, left_to_move }
+}
+
+/// Returns a name that nobody else has: what has it cannot be repeated.
+fn drawn(all: &Keyspaces) -> OpId {
+    OpId { client: ClientId(all.env().random().max(1)), seq: 1 }
+}
+
 impl KeyspaceBackend for KeyspaceDoor {
     fn create(&self, name: String, spec: KeyspaceSpec) -> Pending<Layout> {
         self.run("keyspace.create", |all| async move { all.create(&name, spec).await })
@@ -41,8 +51,12 @@ impl KeyspaceBackend for KeyspaceDoor {
         self.run("keyspace.names", |all| async move { all.names().await })
     }
 
-    fn describe(&self, name: String) -> Pending<Layout> {
-        self.run("keyspace.layout", |all| async move { all.layout(&name).await })
+    fn describe(&self, name: String) -> Pending<Described> {
+        self.run("keyspace.layout", |all| async move { Ok(described(&all, all.layout(&name).await?)) })
+    }
+
+    fn relocate(&self, name: String, spec: KeyspaceSpec) -> Pending<Described> {
+        self.run("keyspace.move", |all| async move { Ok(described(&all, all.relocate(&name, &spec).await?)) })
     }
 
     fn delete(&self, name: String) -> Pending<()> {
@@ -58,11 +72,17 @@ impl KeyspaceBackend for KeyspaceDoor {
 
     fn write(&self, name: String, write: KeyWrite) -> Pending<Wrote> {
         self.run("keyspace.write", |all| async move {
-            // A name that nobody else has: the write cannot be repeated.
-            let drawn = || (OpId { client: ClientId(all.env().random().max(1)), seq: 1 }, Attempt::First);
-            let named = write.name.unwrap_or_else(drawn);
+            let named = write.name.unwrap_or_else(|| (drawn(&all), Attempt::First));
             let (changed, floor) = all.write(&name, named, write.key, write.guard, write.change).await?;
             Ok(Wrote { changed, floor })
+        })
+    }
+
+    fn transact(&self, name: String, txn: KeysTxn) -> Pending<KeysTransacted> {
+        self.run("keyspace.transact", |all| async move {
+            let named = txn.name.unwrap_or_else(|| (drawn(&all), false));
+            let (outcome, floors) = all.transact(&name, named, txn.parts).await?;
+            Ok(KeysTransacted { outcome, floors })
         })
     }
 
@@ -178,8 +198,12 @@ fn keys_refusal(error: &KeyspaceError) -> Refusal {
         KeyspaceError::ConditionFailed => {
             (Reason::Conflict, "read the key, and try again with another condition")
         }
-        KeyspaceError::InvalidKey { .. } | KeyspaceError::KeyTwice => (Reason::Invalid, ""),
-        KeyspaceError::ValueTooLong { .. } | KeyspaceError::TooManyKeys { .. } => (Reason::TooLarge, ""),
+        KeyspaceError::InvalidKey { .. } | KeyspaceError::KeyTwice { .. } | KeyspaceError::NoKeys => {
+            (Reason::Invalid, "")
+        }
+        KeyspaceError::ValueTooLong { .. }
+        | KeyspaceError::TooManyKeys { .. }
+        | KeyspaceError::TooManyBytes { .. } => (Reason::TooLarge, ""),
         KeyspaceError::Full { .. } => (Reason::Refused, "a keyspace with more buckets holds more"),
         KeyspaceError::Unsupported { .. } => (Reason::Invalid, "use an engine that has it"),
     };

@@ -1,5 +1,5 @@
 //! The keyspaces of the cluster, as this node serves them to its doors. It creates and deletes them, keeps handles to those in use, and
-//! completes deletions that died in the middle.
+//! completes deletions and moves that died in the middle.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use atoll_contract::OpId;
 use atoll_contract::keyspace::{
     Attempt, Catalog, CatalogError, Change, Changed, Floor, Guard, Held, Holder, KeyVersion, Keyspace,
     KeyspaceError, KeyspaceId, KeyspaceProvider, KeyspaceSpec, Layout, Lease, LeaseError, Leases, ListFrom,
-    Page, Unavailability,
+    Page, Transacted, TxnPart, Unavailability,
 };
 use atoll_contract::register::Registers;
 use atoll_core::level::since;
@@ -27,7 +27,11 @@ const MAX_NAMES: usize = 1024;
 const MAX_OPEN: usize = 256;
 /// How long to wait for the layouts of all keyspaces.
 const READ: Duration = Duration::from_secs(5);
-/// Rounds that look for deletions to complete are this many times less frequent than patrols.
+/// How long an operation waits for a shard that is between two groups of replicas.
+const MOVES_WITHIN: Duration = Duration::from_secs(4);
+/// The pause between two looks at such a shard, on average.
+const MOVE_PAUSE: Duration = Duration::from_millis(20);
+/// Rounds that look for deletions and moves to complete are this many times less frequent than patrols.
 const RARER: u32 = 5;
 
 /// Why an operation on a keyspace failed.
@@ -142,6 +146,25 @@ impl Keyspaces {
         Ok(self.0.catalog.layout(name).await?)
     }
 
+    /// Begins to move the replicas of a keyspace to where `spec` wants them, and returns the layout with the plan. This node does the steps
+    /// in the background. If it dies, another one does the rest ([`Keyspaces::tend`]).
+    pub async fn relocate(&self, name: &str, spec: &KeyspaceSpec) -> Result<Layout, KeyspacesError> {
+        let planned = self.0.catalog.plan_move(name, spec).await?;
+        let (me, name) = (self.clone(), name.to_owned());
+        let steps = async move {
+            if me.0.catalog.complete_move(&name).await.is_ok() {
+                hit("keyspaces.moved");
+            }
+        };
+        self.0.env.spawn("keyspace.move", Box::pin(steps));
+        Ok(planned)
+    }
+
+    /// Returns how many shards of a layout are still to move.
+    pub fn left_to_move(&self, layout: &Layout) -> usize {
+        self.0.catalog.left_to_move(layout)
+    }
+
     /// Describes what a node holds of keyspaces, according to layouts that this call reads. None if it holds nothing. Layouts that cannot
     /// be read count as holding something.
     pub async fn held_by(&self, node: NodeId) -> Option<String> {
@@ -167,7 +190,7 @@ impl Keyspaces {
         name: &str,
         keys: Vec<Bytes>,
     ) -> Result<Vec<(Option<Held>, Floor)>, KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, _| {
             let keys = keys.clone();
             Box::pin(async move {
                 let found = open.keys.get_many(keys.clone()).await?;
@@ -186,11 +209,33 @@ impl Keyspaces {
         guard: Guard,
         change: Change,
     ) -> Result<(Changed, Floor), KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, tried| {
             let (key, guard, change) = (key.clone(), guard.clone(), change.clone());
+            let attempt = tried.map_or(attempt, Attempt::Again);
             Box::pin(async move {
                 let changed = open.keys.write(op, attempt, key.clone(), guard, change).await?;
                 Ok((changed, open.keys.floor(&key)))
+            })
+        })
+        .await
+    }
+
+    /// Reads and changes several keys at one moment if all conditions hold, or changes none of them. Returns floors for later writes of the
+    /// keys, too, in the order of the request.
+    pub async fn transact(
+        &self,
+        name: &str,
+        (op, repeat): (OpId, bool),
+        parts: Vec<TxnPart>,
+    ) -> Result<(Transacted, Vec<Floor>), KeyspacesError> {
+        self.with(name, |open, tried| {
+            let mut parts = parts.clone();
+            // The floor of an attempt of this call is one of all of its keys.
+            let floor = tried.filter(|_| !repeat).unwrap_or_default();
+            parts.iter_mut().for_each(|part| part.floor = part.floor.max(floor));
+            Box::pin(async move {
+                let outcome = open.keys.transact(op, repeat || tried.is_some(), parts.clone()).await?;
+                Ok((outcome, parts.iter().map(|part| open.keys.floor(&part.key)).collect()))
             })
         })
         .await
@@ -203,7 +248,7 @@ impl Keyspaces {
         key: Bytes,
         seen: KeyVersion,
     ) -> Result<Option<Held>, KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, _| {
             let key = key.clone();
             Box::pin(async move { Ok(open.keys.wait_change(key, seen).await?) })
         })
@@ -219,7 +264,7 @@ impl Keyspaces {
         terms: (Bytes, u64),
         wait: Duration,
     ) -> Result<Lease, KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, _| {
             let (key, terms) = (key.clone(), terms.clone());
             Box::pin(async move { Ok(open.leases.acquire(op, key, terms, wait).await?) })
         })
@@ -235,7 +280,7 @@ impl Keyspaces {
         fencing: u64,
         for_ms: u64,
     ) -> Result<Lease, KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, _| {
             let key = key.clone();
             Box::pin(async move { Ok(open.leases.renew(op, key, fencing, for_ms).await?) })
         })
@@ -250,7 +295,7 @@ impl Keyspaces {
         fencing: u64,
         repeat: bool,
     ) -> Result<(), KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, _| {
             let key = key.clone();
             Box::pin(async move { Ok(open.leases.release(key, fencing, repeat).await?) })
         })
@@ -259,7 +304,7 @@ impl Keyspaces {
 
     /// Returns who holds the lease on a key.
     pub async fn holder(&self, name: &str, key: Bytes) -> Result<Holder, KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, _| {
             let key = key.clone();
             Box::pin(async move { Ok(open.leases.holder(key).await?) })
         })
@@ -268,7 +313,7 @@ impl Keyspaces {
 
     /// Lists a page of keys.
     pub async fn page(&self, name: &str, from: ListFrom) -> Result<Page, KeyspacesError> {
-        self.with(name, |open| {
+        self.with(name, |open, _| {
             let from = from.clone();
             Box::pin(async move { Ok(open.keys.list(from).await?) })
         })
@@ -276,42 +321,57 @@ impl Keyspaces {
     }
 
     /// Performs an operation on the keys of a keyspace. An open handle may belong to a keyspace that was deleted, and another one may have
-    /// its name by now. So the layout is read again if the operation fails, and the operation is done on the new keyspace if it certainly
-    /// was not done on the old one.
+    /// its name by now; or a shard may have moved. So the layout is read again if the operation fails, and the operation is done on the new
+    /// layout: on another keyspace only if it certainly was not done on the old one. `f` gets a floor if it may have been done before.
     async fn with<T>(
         &self,
         name: &str,
-        f: impl Fn(Open) -> BoxFuture<'static, Result<T, KeyspacesError>>,
+        f: impl Fn(Open, Option<Floor>) -> BoxFuture<'static, Result<T, KeyspacesError>>,
     ) -> Result<T, KeyspacesError> {
-        let open = self.open(name).await?;
-        let error = match f(open.clone()).await {
-            Ok(done) => return Ok(done),
-            Err(error) => error,
-        };
-        let suspicious = matches!(
-            error,
-            KeyspacesError::Keys(KeyspaceError::NotDone(
-                Unavailability::Gone | Unavailability::NoQuorum | Unavailability::LostMajority
-            ))
-        );
-        if !suspicious {
-            return Err(error);
-        }
-        let layout = match self.0.catalog.layout(name).await {
-            Ok(layout) => layout,
-            Err(gone @ (CatalogError::NotThere(_) | CatalogError::Deleting(_))) => {
-                lock(&self.0.open).remove(name);
-                return Err(gone.into());
+        let mut open = self.open(name).await?;
+        let (until, mut tried) = (self.0.env.now().after(MOVES_WITHIN), None);
+        loop {
+            let error = match f(open.clone(), tried).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let (why, floor) = match &error {
+                KeyspacesError::Keys(KeyspaceError::NotDone(why)) => (*why, None),
+                KeyspacesError::Keys(KeyspaceError::Unknown { why, floor }) => (*why, Some(*floor)),
+                _ => return Err(error),
+            };
+            tried = tried.or(floor);
+            let suspicious = match why {
+                Unavailability::Gone => true,
+                Unavailability::NoQuorum | Unavailability::LostMajority => tried.is_none(),
+                _ => false,
+            };
+            if !suspicious || self.0.env.now() >= until {
+                return Err(error);
             }
-            // The first error says more.
-            Err(_) => return Err(error),
-        };
-        if (layout.id, layout.epoch) == (open.id, open.epoch) {
-            return Err(error);
+            let layout = match self.0.catalog.layout(name).await {
+                Ok(layout) => layout,
+                Err(gone @ (CatalogError::NotThere(_) | CatalogError::Deleting(_))) => {
+                    lock(&self.0.open).remove(name);
+                    return Err(if tried.is_none() { gone.into() } else { error });
+                }
+                // The first error says more.
+                Err(_) => return Err(error),
+            };
+            if (layout.id, layout.epoch) != (open.id, open.epoch) {
+                if layout.id != open.id && tried.is_some() {
+                    return Err(error);
+                }
+                hit("keyspaces.opened_again");
+                open = self.adopt(name, &layout)?;
+            } else if why == Unavailability::Gone && self.0.catalog.left_to_move(&layout) > 0 {
+                // The shard is between two groups.
+                hit("keyspaces.waits_for_move");
+                self.0.env.sleep(self.0.env.jitter(MOVE_PAUSE)).await;
+            } else {
+                return Err(error);
+            }
         }
-        hit("keyspaces.opened_again");
-        let newer = self.adopt(name, &layout)?;
-        f(newer).await
     }
 
     async fn open(&self, name: &str) -> Result<Open, KeyspacesError> {
@@ -336,13 +396,13 @@ impl Keyspaces {
         Ok(opened)
     }
 
-    /// Completes deletions that died in the middle, until the node stops. Every node does it: the steps are idempotent.
+    /// Completes deletions and moves that died in the middle, until the node stops. Every node does it: the steps are idempotent.
     pub async fn tend(self, every: Duration) {
         let mut settled = BTreeMap::new();
         loop {
             self.0.env.sleep(self.0.env.jitter(every * RARER)).await;
             if let Ok(1..) = self.0.catalog.tend_since(&mut settled).await {
-                hit("keyspaces.deletion_completed");
+                hit("keyspaces.tended");
             }
         }
     }

@@ -46,6 +46,26 @@ pub struct Keyspace {
     pub buckets: u32,
     #[prost(message, repeated, tag = "7")]
     pub shards: ::prost::alloc::vec::Vec<Shard>,
+    /// How many shards are still to move to other replicas.
+    #[prost(uint32, tag = "8")]
+    pub left_to_move: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MoveKeyspaceRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// How many replicas each shard has: 1 to 9. Not set: as many as now.
+    #[prost(uint32, optional, tag = "2")]
+    pub replicas: ::core::option::Option<u32>,
+    /// Only these nodes hold replicas. Empty: all.
+    #[prost(uint32, repeated, tag = "3")]
+    pub nodes: ::prost::alloc::vec::Vec<u32>,
+    /// Options of the engine that say where replicas are, by name.
+    #[prost(map = "string, string", tag = "4")]
+    pub options: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// Where a shard is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -187,6 +207,69 @@ pub struct WriteReply {
     /// A lower bound for later writes of this key, see WriteName.
     #[prost(uint64, tag = "4")]
     pub floor: u64,
+}
+/// One key of a transaction. Each key may be named once.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactPart {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    /// What must hold for the whole transaction. Not set: nothing.
+    #[prost(message, optional, tag = "2")]
+    pub condition: ::core::option::Option<Condition>,
+    /// If `again` is set in the name: the last floor that a reply for this key had before the first attempt, or 0.
+    #[prost(uint64, tag = "5")]
+    pub floor: u64,
+    /// What the transaction does with the key. Not set: it only reads it.
+    #[prost(oneof = "transact_part::Change", tags = "3, 4")]
+    pub change: ::core::option::Option<transact_part::Change>,
+}
+/// Nested message and enum types in `TransactPart`.
+pub mod transact_part {
+    /// What the transaction does with the key. Not set: it only reads it.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Change {
+        /// The new value.
+        #[prost(bytes, tag = "3")]
+        Put(::prost::bytes::Bytes),
+        /// Deletes the key, which must exist. Must be true.
+        #[prost(bool, tag = "4")]
+        Delete(bool),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TransactRequest {
+    #[prost(string, tag = "1")]
+    pub keyspace: ::prost::alloc::string::String,
+    /// Its floor is not used: each key has its own.
+    #[prost(message, optional, tag = "2")]
+    pub write: ::core::option::Option<WriteName>,
+    /// At least one. Engines limit their number, and their bytes; the limits of the engine "in-place" are 64 keys and 256 KiB.
+    #[prost(message, repeated, tag = "3")]
+    pub parts: ::prost::alloc::vec::Vec<TransactPart>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TransactReply {
+    /// Whether it took effect. If not, a condition did not hold, or there was nothing to delete, and nothing was changed.
+    #[prost(bool, tag = "1")]
+    pub done: bool,
+    /// One for each part of the request, in its order.
+    #[prost(message, repeated, tag = "2")]
+    pub outcomes: ::prost::alloc::vec::Vec<transact_reply::Outcome>,
+}
+/// Nested message and enum types in `TransactReply`.
+pub mod transact_reply {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Outcome {
+        /// If the key was changed: its new version, or the version at which it was deleted. Otherwise 0.
+        #[prost(uint64, tag = "1")]
+        pub version: u64,
+        /// If the key was not changed: what it holds. Not set if it does not exist. If `done` is set, all keys held this at one moment.
+        #[prost(message, optional, tag = "2")]
+        pub current: ::core::option::Option<super::Held>,
+        /// A lower bound for later writes of this key, see WriteName.
+        #[prost(uint64, tag = "3")]
+        pub floor: u64,
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
@@ -521,6 +604,32 @@ pub mod keyspace_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Begins to move the replicas of a keyspace to other nodes, shard by shard, and says how many shards are to move. DescribeKeyspace shows
+        /// how far the move is. Requests for keys are answered meanwhile. If nodes fail, other nodes complete it. Another call may change where the
+        /// replicas go. "invalid": the replicas of the engine do not move.
+        pub async fn move_keyspace(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MoveKeyspaceRequest>,
+        ) -> std::result::Result<tonic::Response<super::Keyspace>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/MoveKeyspace",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "MoveKeyspace"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Deletes a keyspace and all its keys. It answers nothing any more when this is answered.
         pub async fn delete_keyspace(
             &mut self,
@@ -615,6 +724,30 @@ pub mod keyspace_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "Delete"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Reads and changes several keys at one moment if all conditions hold, or changes none of them. "invalid": the engine has no transactions.
+        pub async fn transact(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TransactRequest>,
+        ) -> std::result::Result<tonic::Response<super::TransactReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/Transact",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "Transact"),
+                );
             self.inner.unary(req, path, codec).await
         }
         /// Keys in order, page by page. A key that exists throughout is listed. The listing is no snapshot. The stream ends with an error after
@@ -805,6 +938,13 @@ pub mod keyspace_service_server {
             &self,
             request: tonic::Request<super::DescribeKeyspaceRequest>,
         ) -> std::result::Result<tonic::Response<super::Keyspace>, tonic::Status>;
+        /// Begins to move the replicas of a keyspace to other nodes, shard by shard, and says how many shards are to move. DescribeKeyspace shows
+        /// how far the move is. Requests for keys are answered meanwhile. If nodes fail, other nodes complete it. Another call may change where the
+        /// replicas go. "invalid": the replicas of the engine do not move.
+        async fn move_keyspace(
+            &self,
+            request: tonic::Request<super::MoveKeyspaceRequest>,
+        ) -> std::result::Result<tonic::Response<super::Keyspace>, tonic::Status>;
         /// Deletes a keyspace and all its keys. It answers nothing any more when this is answered.
         async fn delete_keyspace(
             &self,
@@ -828,6 +968,11 @@ pub mod keyspace_service_server {
             &self,
             request: tonic::Request<super::DeleteRequest>,
         ) -> std::result::Result<tonic::Response<super::WriteReply>, tonic::Status>;
+        /// Reads and changes several keys at one moment if all conditions hold, or changes none of them. "invalid": the engine has no transactions.
+        async fn transact(
+            &self,
+            request: tonic::Request<super::TransactRequest>,
+        ) -> std::result::Result<tonic::Response<super::TransactReply>, tonic::Status>;
         /// Server streaming response type for the Keys method.
         type KeysStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::KeysReply, tonic::Status>,
@@ -1094,6 +1239,51 @@ pub mod keyspace_service_server {
                     };
                     Box::pin(fut)
                 }
+                "/atoll.keyspace.v1.KeyspaceService/MoveKeyspace" => {
+                    #[allow(non_camel_case_types)]
+                    struct MoveKeyspaceSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::UnaryService<super::MoveKeyspaceRequest>
+                    for MoveKeyspaceSvc<T> {
+                        type Response = super::Keyspace;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MoveKeyspaceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::move_keyspace(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MoveKeyspaceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/atoll.keyspace.v1.KeyspaceService/DeleteKeyspace" => {
                     #[allow(non_camel_case_types)]
                     struct DeleteKeyspaceSvc<T: KeyspaceService>(pub Arc<T>);
@@ -1258,6 +1448,51 @@ pub mod keyspace_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.keyspace.v1.KeyspaceService/Transact" => {
+                    #[allow(non_camel_case_types)]
+                    struct TransactSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::UnaryService<super::TransactRequest>
+                    for TransactSvc<T> {
+                        type Response = super::TransactReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TransactRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::transact(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TransactSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -11,7 +11,7 @@ use atoll_core::{Env, NodeId, Tick, Ticket};
 
 use super::driver::Driver;
 use super::history::Dice;
-use super::leases;
+use super::{leases, transactions};
 use crate::entry::{ClientId, OpId};
 use crate::keyspace::{
     Ability, Attempt, Change, Changed, Floor, Guard, Happened, Held, Judge, KeyVersion, Keyspace,
@@ -50,6 +50,7 @@ pub fn all(h: &mut dyn KeyspaceHarness, seeds: std::ops::Range<u64>) {
     watches_see_the_last_change(h);
     leases::leases_have_one_holder(h);
     leases::leases_expire_for_contenders(h);
+    transactions::transactions_are_whole(h);
     for seed in seeds {
         random(h, seed);
     }
@@ -282,7 +283,7 @@ pub fn what_an_engine_lacks_is_refused_by_name(h: &mut dyn KeyspaceHarness) {
             let got = match what {
                 Ability::Snapshots => continue,
                 Ability::Watches => keyspace.wait_change(bytes("k"), KeyVersion(0)).await.err(),
-                Ability::Transactions => keyspace.transact(op, Attempt::First, Vec::new()).await.err(),
+                Ability::Transactions => keyspace.transact(op, false, Vec::new()).await.err(),
             };
             assert_eq!(got, Some(refusal(what)));
             assert_eq!(refusal(what).happened(), Happened::No);

@@ -12,6 +12,7 @@ mod leases;
 pub mod loglet;
 mod random;
 pub mod register;
+mod transactions;
 
 pub use driver::{DEFAULT_LATENCY, Driver};
 pub use keyspace::KeyspaceHarness;

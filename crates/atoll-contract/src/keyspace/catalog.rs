@@ -217,14 +217,24 @@ impl Catalog {
     /// except for those of a shard whose turn it is. If this fails, the move may have begun: any node completes it
     /// ([`Catalog::tend`]), and so does another call, which may also name other nodes.
     pub async fn relocate(&self, name: &str, spec: &KeyspaceSpec) -> Result<Layout, CatalogError> {
+        self.plan_move(name, spec).await?;
+        self.complete_move(name).await.map(|(layout, _)| layout)
+    }
+
+    /// Begins to move the replicas of a keyspace, and returns the layout with the plan. [`Catalog::complete_move`] does the steps.
+    pub async fn plan_move(&self, name: &str, spec: &KeyspaceSpec) -> Result<Layout, CatalogError> {
         loop {
             let (version, layout) = self.read_normal(name).await?;
             let planned = self.provider(&layout.engine)?.plan_move(&layout, spec).await?;
             if planned == layout || self.write(name, version, &planned).await? {
-                break;
+                return Ok(planned);
             }
         }
-        self.complete_move(name).await.map(|(layout, _)| layout)
+    }
+
+    /// Returns how many shards of a layout are still to move.
+    pub fn left_to_move(&self, layout: &Layout) -> usize {
+        self.providers.get(layout.engine.as_str()).map_or(0, |provider| provider.left_to_move(layout))
     }
 
     /// Returns the layout of a keyspace that is there, and its version.
@@ -240,7 +250,7 @@ impl Catalog {
     }
 
     /// Does all steps of a move that are left. Returns the layout then, and how many steps there were.
-    async fn complete_move(&self, name: &str) -> Result<(Layout, usize), CatalogError> {
+    pub async fn complete_move(&self, name: &str) -> Result<(Layout, usize), CatalogError> {
         let mut steps = 0;
         loop {
             let (version, layout) = self.read_normal(name).await?;

@@ -1,5 +1,7 @@
 //! Why an operation on a keyspace failed, and whether it took effect.
 
+use bytes::Bytes;
+
 use super::{Ability, Floor};
 
 /// Whether a failed operation happened.
@@ -89,9 +91,23 @@ pub enum KeyspaceError {
         /// The most keys of a request.
         most: usize,
     },
+    /// The transaction names no key. Nothing was done.
+    #[error("the transaction names no key; it must name at least one")]
+    NoKeys,
     /// The transaction names a key twice. Nothing was done.
-    #[error("a transaction names each key once")]
-    KeyTwice,
+    #[error("the transaction names the key {:?} twice; each key may be named once", key.escape_ascii().to_string())]
+    KeyTwice {
+        /// The key.
+        key: Bytes,
+    },
+    /// The keys and values of the transaction are too long together. Nothing was done.
+    #[error("the keys and values of the transaction have {bytes} bytes; at most {most} are allowed")]
+    TooManyBytes {
+        /// Their length.
+        bytes: usize,
+        /// The most bytes of a transaction.
+        most: usize,
+    },
     /// There is no room for this value: neither for a new key nor for a longer value. Values that replace others of the same length are
     /// accepted, and so are deletions. Nothing was done.
     #[error("no room: {}; delete keys, or write shorter values", full(what, *most))]

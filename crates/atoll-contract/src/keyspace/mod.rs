@@ -7,6 +7,7 @@
 //! | `layout.rs` | the description of a keyspace in a register: where its parts are |
 //! | `provider.rs` | the provider that creates keyspaces of one engine |
 //! | `leases.rs` | leases with fencing numbers, over any keyspace |
+//! | `transaction.rs` | transactions of several keys |
 //! | `catalog.rs` | creates, opens and deletes keyspaces by name; completes deletions that died half-way |
 //! | `reference.rs` | an implementation in memory, for tests |
 //! | `judge.rs` | checks what clients of a keyspace saw |
@@ -33,6 +34,7 @@ mod leases;
 mod provider;
 #[cfg(feature = "testing")]
 mod reference;
+mod transaction;
 
 use std::fmt;
 
@@ -58,6 +60,7 @@ pub use leases::{
 pub use provider::{KeyspacePlanError, KeyspaceProvider, KeyspaceSpec};
 #[cfg(feature = "testing")]
 pub use reference::MemoryKeyspace;
+pub use transaction::{Transacted, TxnLimits, TxnPart};
 
 /// The version of a key: a number that rises with every change of the key and is never used again for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -284,15 +287,23 @@ pub trait Keyspace: Send + Sync + fmt::Debug {
         refuse(self.engine(), Ability::Watches)
     }
 
-    /// Changes several keys if all conditions hold, or none of them; serializable, and linearizable as a whole. A key without a change is
-    /// only checked. Returns the outcomes in the order of the request; those of keys that were only checked are [`Changed::Not`]. If no key
-    /// has changed, a condition did not hold, or there was nothing to delete.
+    /// Returns the limits of transactions, if there are any.
+    fn transaction_limits(&self) -> Option<TxnLimits> {
+        None
+    }
+
+    /// Reads and changes several keys at one moment if all conditions hold, or changes none of them; serializable, and linearizable as a
+    /// whole. On return, the changes have the durability of the keyspace. A transaction that changes something takes effect at most once
+    /// for its name, through whichever node and however often it is sent; `repeat` says that it was sent before.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::AnswerLost`] if a repeat finds that it was done, and does not know any more what the keys held that it only read.
     fn transact(
         &self,
         _op: OpId,
-        _attempt: Attempt,
-        _writes: Vec<(Bytes, Guard, Option<Change>)>,
-    ) -> BoxFuture<'_, Result<Vec<Changed>, KeyspaceError>> {
+        _repeat: bool,
+        _parts: Vec<TxnPart>,
+    ) -> BoxFuture<'_, Result<Transacted, KeyspaceError>> {
         refuse(self.engine(), Ability::Transactions)
     }
 }

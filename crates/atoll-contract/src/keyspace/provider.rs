@@ -109,6 +109,11 @@ pub trait KeyspaceProvider: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// Returns how many shards of a layout are still to move.
+    fn left_to_move(&self, _layout: &Layout) -> usize {
+        0
+    }
+
     /// Returns the nodes that currently serve a shard, if the engine has leaders: for placement and figures. It is only a belief.
     fn leaders(&self, _layout: &Layout) -> Vec<Option<NodeId>> {
         Vec::new()

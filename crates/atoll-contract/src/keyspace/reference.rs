@@ -12,7 +12,7 @@ use atoll_core::sync::lock;
 
 use super::{
     Ability, Attempt, Change, Changed, Floor, Guard, Held, KeyVersion, Keyspace, KeyspaceError, Limits,
-    ListFrom, Page,
+    ListFrom, Page, Transacted, TxnLimits, TxnPart,
 };
 use crate::entry::OpId;
 
@@ -22,7 +22,24 @@ struct State {
     keys: BTreeMap<Bytes, Held>,
     /// The version that each write made.
     done: BTreeMap<OpId, KeyVersion>,
+    /// What each transaction that changed something did.
+    transacted: BTreeMap<OpId, Vec<Changed>>,
 }
+
+impl State {
+    /// Changes a key, and returns its new version.
+    fn change(&mut self, key: Bytes, change: Change) -> KeyVersion {
+        self.clock += 1;
+        let version = KeyVersion(self.clock);
+        match change {
+            Change::Put(value) => self.keys.insert(key, Held { version, value }),
+            Change::Delete => self.keys.remove(&key),
+        };
+        version
+    }
+}
+
+const LIMITS: TxnLimits = TxnLimits { keys: 64, bytes: 256 * 1024 };
 
 /// See the module documentation. Clones share one state.
 #[derive(Clone, Debug, Default)]
@@ -51,14 +68,35 @@ impl MemoryKeyspace {
         if !holds || (change == Change::Delete && now.is_none()) {
             return Ok(Changed::Not(now));
         }
-        state.clock += 1;
-        let version = KeyVersion(state.clock);
-        match change {
-            Change::Put(value) => state.keys.insert(key, Held { version, value }),
-            Change::Delete => state.keys.remove(&key),
-        };
+        let version = state.change(key, change);
         state.done.insert(op, version);
         Ok(Changed::Done(version))
+    }
+
+    fn transact_now(&self, op: OpId, parts: Vec<TxnPart>) -> Result<Transacted, KeyspaceError> {
+        LIMITS.check(&self.limits(), &parts)?;
+        let state = &mut *lock(&self.0);
+        if let Some(outcome) = state.transacted.get(&op) {
+            return Ok(Transacted::Done(outcome.clone()));
+        }
+        let held: Vec<Option<Held>> = parts.iter().map(|part| state.keys.get(&part.key).cloned()).collect();
+        let holds = |(part, held): (&TxnPart, &Option<Held>)| {
+            let finds = part.change != Some(Change::Delete) || held.is_some();
+            finds && part.guard.holds(held.as_ref().map(|held| (held.version, &held.value[..])))
+        };
+        if !parts.iter().zip(&held).all(holds) {
+            return Ok(Transacted::Not(held));
+        }
+        let is_read_only = parts.iter().all(|part| part.change.is_none());
+        let change = |(part, held): (TxnPart, Option<Held>)| match part.change {
+            Some(change) => Changed::Done(state.change(part.key, change)),
+            None => Changed::Not(held),
+        };
+        let outcome: Vec<Changed> = parts.into_iter().zip(held).map(change).collect();
+        if !is_read_only {
+            state.transacted.insert(op, outcome.clone());
+        }
+        Ok(Transacted::Done(outcome))
     }
 
     fn list_now(&self, from: &ListFrom) -> Page {
@@ -88,7 +126,20 @@ impl Keyspace for MemoryKeyspace {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        &[]
+        &[Ability::Transactions]
+    }
+
+    fn transaction_limits(&self) -> Option<TxnLimits> {
+        Some(LIMITS)
+    }
+
+    fn transact(
+        &self,
+        op: OpId,
+        _repeat: bool,
+        parts: Vec<TxnPart>,
+    ) -> BoxFuture<'_, Result<Transacted, KeyspaceError>> {
+        Box::pin(async move { self.transact_now(op, parts) })
     }
 
     fn get(&self, key: Bytes) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {

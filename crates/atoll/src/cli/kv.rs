@@ -30,6 +30,8 @@ enum KvVerb {
         /// Its name
         keyspace: String,
     },
+    /// Move the replicas of a keyspace to other nodes, while its keys are read and written
+    Move(super::kv_move::MoveArgs),
     /// Delete a keyspace and all its keys permanently
     Delete {
         /// Its name
@@ -66,6 +68,8 @@ enum KvVerb {
         #[command(flatten)]
         condition: ConditionArgs,
     },
+    /// Read and change several keys at one moment if all conditions hold, or change none of them
+    Txn(super::kv_txn::TxnArgs),
     /// Print a key whenever it changes; some changes may be left out, but never the last one
     Watch {
         /// The keyspace
@@ -136,7 +140,7 @@ struct CreateArgs {
     options: Vec<(String, String)>,
 }
 
-fn option(text: &str) -> Result<(String, String), String> {
+pub(super) fn option(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAME=VALUE"))?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -188,6 +192,7 @@ pub async fn run(args: &KvArgs) -> Result<(), CliError> {
             let shown = keyspaces.describe(keyspace).await?;
             common.print(&keyspace_json(&shown), || keyspace_text(&shown))
         }
+        KvVerb::Move(args) => super::kv_move::run(common, &keyspaces, args).await,
         KvVerb::Delete { keyspace, yes } => {
             if !yes {
                 confirm("keyspace", keyspace, "its keys")?;
@@ -210,6 +215,7 @@ pub async fn run(args: &KvArgs) -> Result<(), CliError> {
             let value = json!({"key": key, "deleted": true, "version": version});
             common.print_done(&value, || format!("deleted {key}"))
         }
+        KvVerb::Txn(args) => super::kv_txn::run(common, &keyspaces.open(args.keyspace()), args).await,
         KvVerb::Watch { keyspace, key, after, count } => {
             watch(common, &keyspaces.open(keyspace), key, *after, count.unwrap_or(u64::MAX)).await
         }
@@ -272,7 +278,7 @@ async fn get(common: &Common, keyspace: &Keyspace, keys: &[String]) -> Result<()
     Err(CliError::Check(format!("no such key: {}", missing.join(", "))))
 }
 
-fn held_json(key: &str, held: Option<&proto::Held>) -> Value {
+pub(super) fn held_json(key: &str, held: Option<&proto::Held>) -> Value {
     let Some(held) = held else { return json!({"key": key, "value": null, "version": null}) };
     let mut value = json!({"key": key, "version": held.version});
     match std::str::from_utf8(&held.value) {
@@ -348,7 +354,7 @@ fn durability(shown: &proto::Keyspace) -> &'static str {
     }
 }
 
-fn keyspace_json(shown: &proto::Keyspace) -> Value {
+pub(super) fn keyspace_json(shown: &proto::Keyspace) -> Value {
     let node = |(node, replicas, first): (u32, usize, usize)| json!({"node": node, "replicas": replicas, "first": first});
     json!({
         "keyspace": shown.name,
@@ -358,6 +364,7 @@ fn keyspace_json(shown: &proto::Keyspace) -> Value {
         "epoch": shown.epoch,
         "shards": shown.shards.len(),
         "buckets": shown.buckets,
+        "left_to_move": shown.left_to_move,
         "replicas": shown.shards.first().map_or(0, |shard| shard.nodes.len()),
         "nodes": by_node(shown).into_iter().map(node).collect::<Vec<_>>(),
     })
@@ -368,8 +375,12 @@ fn keyspace_text(shown: &proto::Keyspace) -> String {
     for (node, replicas, first) in by_node(shown) {
         nodes.row([node.to_string(), replicas.to_string(), first.to_string()]);
     }
+    let moves = match shown.left_to_move {
+        0 => String::new(),
+        left => format!(", {left} of them still to move"),
+    };
     format!(
-        "keyspace {}, engine {}, {}: {} shards with {} buckets each\n{nodes}",
+        "keyspace {}, engine {}, {}: {} shards with {} buckets each{moves}\n{nodes}",
         shown.name,
         shown.engine,
         durability(shown),
@@ -393,6 +404,7 @@ mod tests {
             epoch: 1,
             buckets: 16,
             shards: vec![shard([1, 2, 3]), shard([2, 3, 4])],
+            left_to_move: 0,
         };
         assert_eq!(by_node(&shown), [(1, 1, 1), (2, 2, 1), (3, 2, 0), (4, 1, 0)]);
         let json = keyspace_json(&shown);

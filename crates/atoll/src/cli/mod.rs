@@ -26,6 +26,8 @@ pub mod corfu;
 pub mod database;
 pub mod kv;
 mod kv_lease;
+mod kv_move;
+mod kv_txn;
 pub mod log;
 pub mod node;
 pub mod read;

@@ -1,18 +1,21 @@
 //! Converts messages to the terms of the contract and back, and checks the limits of requests.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use atoll_client::Reason;
 use atoll_client::keyspace_proto as proto;
 use atoll_client::keyspace_proto::condition::What;
 use atoll_contract::keyspace::{
-    Attempt, Changed, Durability, Floor, Guard, Held, Holder, KeyVersion, KeyspaceSpec, Layout, Lease,
-    ShardPlacement,
+    Attempt, Change, Changed, Durability, Floor, Guard, Held, Holder, KeyVersion, KeyspaceSpec, Lease,
+    ShardPlacement, Transacted, TxnPart,
 };
 use atoll_contract::{ClientId, OpId};
 use atoll_core::NodeId;
 use atoll_door::Refusal;
-use atoll_door::keyspaces::{Found, LeaseRequest, MAX_KEYS, MAX_KEYSPACE_NAME, Wrote};
+use atoll_door::keyspaces::{
+    Described, Found, KeysTransacted, KeysTxn, LeaseRequest, MAX_KEYS, MAX_KEYSPACE_NAME, Wrote,
+};
 use atoll_door::limits::{MAX_NODES, check_list, check_text};
 use bytes::Bytes;
 
@@ -42,6 +45,27 @@ pub(crate) fn check_keys(keys: &[Bytes]) -> Result<(), Refusal> {
     }
 }
 
+fn check_placement(nodes: &[u32], options: &HashMap<String, String>) -> Result<(), Refusal> {
+    check_list("nodes of a keyspace", nodes.len(), MAX_NODES)?;
+    check_list("options of a keyspace", options.len(), MAX_OPTIONS)?;
+    for (name, value) in options {
+        check_text("the name of an option", name, MAX_WORD)?;
+        check_text("the value of an option", value, MAX_WORD)?;
+    }
+    Ok(())
+}
+
+/// Returns where the request wants the replicas of a keyspace.
+pub(crate) fn placement(request: proto::MoveKeyspaceRequest) -> Result<KeyspaceSpec, Refusal> {
+    check_placement(&request.nodes, &request.options)?;
+    Ok(KeyspaceSpec {
+        replicas: request.replicas,
+        nodes: request.nodes.into_iter().map(NodeId).collect(),
+        options: request.options.into_iter().collect(),
+        ..KeyspaceSpec::default()
+    })
+}
+
 /// Returns what the request requires of a new keyspace.
 pub(crate) fn spec(request: proto::CreateKeyspaceRequest) -> Result<KeyspaceSpec, Refusal> {
     let durability = match request.durability() {
@@ -57,12 +81,7 @@ pub(crate) fn spec(request: proto::CreateKeyspaceRequest) -> Result<KeyspaceSpec
         let words = "tables are no keyspaces: they are in the database, which applies one log";
         return Err(Refusal::no(Reason::Invalid, words, "`atoll table create` makes one"));
     }
-    check_list("nodes of a keyspace", request.nodes.len(), MAX_NODES)?;
-    check_list("options of a keyspace", request.options.len(), MAX_OPTIONS)?;
-    for (name, value) in &request.options {
-        check_text("the name of an option", name, MAX_WORD)?;
-        check_text("the value of an option", value, MAX_WORD)?;
-    }
+    check_placement(&request.nodes, &request.options)?;
     let all = u64::from(request.shards.unwrap_or(1)) * u64::from(request.buckets.unwrap_or(1));
     if all > MAX_ALL_BUCKETS {
         let words = format!("{all} buckets in all shards together; at most {MAX_ALL_BUCKETS} are allowed");
@@ -163,7 +182,47 @@ pub(crate) fn wrote(wrote: Wrote) -> proto::WriteReply {
     }
 }
 
-pub(crate) fn keyspace(name: String, layout: &Layout) -> proto::Keyspace {
+/// Returns the transaction that a request describes.
+pub(crate) fn txn(
+    name: Option<proto::WriteName>,
+    parts: Vec<proto::TransactPart>,
+) -> Result<KeysTxn, Refusal> {
+    check_list("keys of a transaction", parts.len(), MAX_KEYS)?;
+    let name = write_name(name)?.map(|(op, attempt)| (op, attempt != Attempt::First));
+    let part = |part: proto::TransactPart| {
+        let change = match part.change {
+            None => None,
+            // The buffer of the request is shared with the key. A copy keeps only the value.
+            Some(proto::transact_part::Change::Put(value)) => {
+                Some(Change::Put(Bytes::copy_from_slice(&value)))
+            }
+            Some(proto::transact_part::Change::Delete(true)) => Some(Change::Delete),
+            Some(proto::transact_part::Change::Delete(false)) => {
+                return Err(Refusal::no(Reason::Invalid, "`delete` must be true if it is set", ""));
+            }
+        };
+        let floor = Floor(part.floor);
+        Ok(TxnPart { floor, ..TxnPart::new(part.key, guard(part.condition)?, change) })
+    };
+    Ok(KeysTxn { name, parts: parts.into_iter().map(part).collect::<Result<_, _>>()? })
+}
+
+pub(crate) fn transacted(made: KeysTransacted) -> proto::TransactReply {
+    let (done, changed) = match made.outcome {
+        Transacted::Done(changed) => (true, changed),
+        Transacted::Not(held) => (false, held.into_iter().map(Changed::Not).collect()),
+    };
+    let outcome = |(changed, floor): (Changed, Floor)| {
+        let (version, current) = match changed {
+            Changed::Done(version) => (version.0, None),
+            Changed::Not(current) => (0, current.map(held)),
+        };
+        proto::transact_reply::Outcome { version, current, floor: floor.0 }
+    };
+    proto::TransactReply { done, outcomes: changed.into_iter().zip(made.floors).map(outcome).collect() }
+}
+
+pub(crate) fn keyspace(name: String, Described { layout, left_to_move }: &Described) -> proto::Keyspace {
     let shard = |shard: &ShardPlacement| proto::Shard {
         nodes: shard.replicas.iter().map(|replica| replica.node.0).collect(),
     };
@@ -179,6 +238,7 @@ pub(crate) fn keyspace(name: String, layout: &Layout) -> proto::Keyspace {
         epoch: layout.epoch,
         buckets: layout.buckets,
         shards: layout.shards.iter().map(shard).collect(),
+        left_to_move: u32::try_from(*left_to_move).unwrap_or(u32::MAX),
     }
 }
 

@@ -10,7 +10,7 @@ use atoll_contract::keyspace::Change;
 use atoll_door::Refusal;
 use atoll_door::backend::KeyspaceBackend;
 use atoll_door::grpc::{AnswerRoom, Shared};
-use atoll_door::keyspaces::{KeyWrite, LeaseRequest};
+use atoll_door::keyspaces::{Described, KeyWrite, LeaseRequest};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
@@ -91,7 +91,7 @@ impl KeyspaceService for KeyspaceApi {
         convert::check_name(&request.name)?;
         let (name, spec) = (request.name.clone(), convert::spec(request)?);
         let layout = self.keyspaces()?.create(name.clone(), spec).await?;
-        Ok(Response::new(convert::keyspace(name, &layout)))
+        Ok(Response::new(convert::keyspace(name, &Described { layout, left_to_move: 0 })))
     }
 
     async fn list_keyspaces(
@@ -108,8 +108,19 @@ impl KeyspaceService for KeyspaceApi {
     ) -> Result<Response<proto::Keyspace>, Status> {
         let name = request.into_inner().name;
         convert::check_name(&name)?;
-        let layout = self.keyspaces()?.describe(name.clone()).await?;
-        Ok(Response::new(convert::keyspace(name, &layout)))
+        let described = self.keyspaces()?.describe(name.clone()).await?;
+        Ok(Response::new(convert::keyspace(name, &described)))
+    }
+
+    async fn move_keyspace(
+        &self,
+        request: Request<proto::MoveKeyspaceRequest>,
+    ) -> Result<Response<proto::Keyspace>, Status> {
+        let request = request.into_inner();
+        convert::check_name(&request.name)?;
+        let (name, spec) = (request.name.clone(), convert::placement(request)?);
+        let described = self.keyspaces()?.relocate(name.clone(), spec).await?;
+        Ok(Response::new(convert::keyspace(name, &described)))
     }
 
     async fn delete_keyspace(
@@ -146,6 +157,23 @@ impl KeyspaceService for KeyspaceApi {
     ) -> Result<Response<proto::WriteReply>, Status> {
         let request = request.into_inner();
         self.write(request.keyspace, request.write, request.key, request.condition, Change::Delete).await
+    }
+
+    async fn transact(
+        &self,
+        request: Request<proto::TransactRequest>,
+    ) -> Result<Response<proto::TransactReply>, Status> {
+        let room = request.extensions().get::<AnswerRoom>().cloned();
+        let request = request.into_inner();
+        convert::check_name(&request.keyspace)?;
+        let txn = convert::txn(request.write, request.parts)?;
+        let reply = convert::transacted(self.keyspaces()?.transact(request.keyspace, txn).await?);
+        let shown = |outcome: &proto::transact_reply::Outcome| {
+            outcome.current.as_ref().map_or(0, |held| held.value.len())
+        };
+        let bytes = reply.outcomes.iter().map(|outcome| shown(outcome) + 32).sum();
+        room.map_or(Ok(()), |room| room.take(bytes))?;
+        Ok(Response::new(reply))
     }
 
     type KeysStream = Pin<Box<dyn Stream<Item = Result<proto::KeysReply, Status>> + Send>>;

@@ -135,6 +135,82 @@ async fn a_write_that_is_sent_again_is_done_once() {
     node.shutdown().await;
 }
 
+fn part(
+    n: usize,
+    condition: Option<What>,
+    change: Option<proto::transact_part::Change>,
+) -> proto::TransactPart {
+    let condition = condition.map(|what| proto::Condition { what: Some(what) });
+    proto::TransactPart { key: key(n), condition, change, floor: 0 }
+}
+
+#[tokio::test]
+async fn several_keys_change_together_or_not_at_all() {
+    use proto::transact_part::Change::{Delete, Put};
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let (node, keyspaces) = node(dir.path(), &address).await;
+    let engine = |name: &str, engine: &str| proto::CreateKeyspaceRequest {
+        engine: engine.to_owned(),
+        buckets: None,
+        ..request(name, Durability::Disk)
+    };
+    keyspaces.create(engine("bank", "in-place")).await.unwrap();
+    let bank = keyspaces.open("bank");
+    let put = |value: &'static str| Some(Put(value.into()));
+    let absent = || Some(What::Absent(true));
+    let open = vec![part(1, absent(), put("100")), part(2, absent(), put("50"))];
+    let made = bank.transact(open.clone()).await.unwrap();
+    assert!(
+        made.done && made.outcomes.iter().all(|outcome| outcome.version > 0 && outcome.current.is_none())
+    );
+    let refused = bank.transact(open).await.unwrap();
+    let value = |outcome: &proto::transact_reply::Outcome| outcome.current.clone().unwrap().value;
+    assert!(!refused.done);
+    assert_eq!(refused.outcomes.iter().map(value).collect::<Vec<_>>(), ["100", "50"]);
+    let version = |n: usize| Some(What::Version(made.outcomes[n].version));
+    let moved =
+        bank.transact(vec![part(1, version(0), put("90")), part(2, version(1), put("60"))]).await.unwrap();
+    assert!(moved.done);
+    let parts = vec![part(1, None, None), part(2, None, Some(Delete(true))), part(3, None, None)];
+    let last = bank.transact(parts).await.unwrap();
+    assert!(last.done && last.outcomes[2].current.is_none());
+    assert_eq!(value(&last.outcomes[0]), "90");
+    assert_eq!(self::value(&bank, key(2)).await, None);
+
+    // A repeat is done once.
+    let mut raw = KeyspaceServiceClient::connect(format!("http://{address}")).await.unwrap();
+    let send = |again| proto::TransactRequest {
+        keyspace: "bank".into(),
+        write: Some(proto::WriteName { client: 7, seq: 1, again, floor: 0 }),
+        parts: vec![part(4, absent(), put("a"))],
+    };
+    let first = raw.transact(send(false)).await.unwrap().into_inner();
+    let second = raw.transact(send(true)).await.unwrap().into_inner();
+    assert!(first.done && second.done);
+    assert_eq!(first.outcomes[0].version, second.outcomes[0].version);
+
+    let (why, words) = reason(bank.transact(Vec::new()).await);
+    assert_eq!(
+        (why, words.as_str()),
+        (Reason::Invalid, "the transaction names no key; it must name at least one")
+    );
+    let many = (0..65).map(|n| part(n, None, None)).collect();
+    assert_eq!(reason(bank.transact(many).await).0, Reason::TooLarge);
+    let (why, words) = reason(bank.transact(vec![part(1, None, put("a")), part(1, None, None)]).await);
+    assert!(why == Reason::Invalid && words.contains("names the key \"k0001\" twice"), "{words}");
+    let long = vec![0; 30_000];
+    let long = (0..9).map(|n| part(n, None, Some(Put(long.clone().into())))).collect();
+    let (why, words) = reason(bank.transact(long).await);
+    assert!(why == Reason::TooLarge && words.ends_with("at most 262144 are allowed"), "{words}");
+    assert_eq!(reason(bank.transact(vec![part(1, None, Some(Delete(false)))]).await).0, Reason::Invalid);
+    keyspaces.create(engine("reef", "bizur")).await.unwrap();
+    let (why, words) = reason(keyspaces.open("reef").transact(vec![part(1, None, None)]).await);
+    let lacks = "keyspaces of the engine \"bizur\" have no transactions of several keys";
+    assert_eq!((why, words.as_str()), (Reason::Invalid, lacks));
+    node.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_watch_shows_changes_in_order_and_never_misses_the_last() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{
     Ability, Attempt, Change, Changed, Floor, Guard, Held, KeyVersion, Keyspace, KeyspaceError, Limits,
-    ListFrom, Page, Unavailability,
+    ListFrom, Page, Transacted, TxnLimits, TxnPart, Unavailability,
 };
 use atoll_core::BoxFuture;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use crate::command::{Command, Outcome, Refusal};
 use crate::content::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::list::{self, MAX_PAGE_KEYS};
 use crate::space::{CommandError, InPlaceSpace};
-use crate::watch;
+use crate::{txn, watch};
 
 /// The name of the engine.
 pub const ENGINE: &str = "in-place";
@@ -37,6 +37,17 @@ fn error(error: CommandError) -> KeyspaceError {
 /// The value may share the buffer of a message, so it is copied for whoever keeps it (X13).
 fn copied(held: Held) -> Held {
     Held { value: Bytes::copy_from_slice(&held.value), ..held }
+}
+
+fn copied_all(outcome: Transacted) -> Transacted {
+    let changed = |changed| match changed {
+        Changed::Not(held) => Changed::Not(held.map(copied)),
+        done @ Changed::Done(_) => done,
+    };
+    match outcome {
+        Transacted::Done(all) => Transacted::Done(all.into_iter().map(changed).collect()),
+        Transacted::Not(held) => Transacted::Not(held.into_iter().map(|held| held.map(copied)).collect()),
+    }
 }
 
 impl InPlaceSpace {
@@ -135,17 +146,19 @@ impl Keyspace for InPlaceSpace {
         Box::pin(self.write_one(op, attempt, key, guard, change))
     }
 
+    fn transaction_limits(&self) -> Option<TxnLimits> {
+        Some(txn::LIMITS)
+    }
+
     fn transact(
         &self,
         op: OpId,
-        attempt: Attempt,
-        writes: Vec<(Bytes, Guard, Option<Change>)>,
-    ) -> BoxFuture<'_, Result<Vec<Changed>, KeyspaceError>> {
+        repeat: bool,
+        parts: Vec<TxnPart>,
+    ) -> BoxFuture<'_, Result<Transacted, KeyspaceError>> {
         Box::pin(async move {
-            for (key, guard, change) in &writes {
-                self.limits().check_write(key, guard, change.as_ref().unwrap_or(&Change::Delete))?;
-            }
-            self.transact_parts(op, attempt, writes).await
+            txn::LIMITS.check(&self.limits(), &parts)?;
+            Ok(copied_all(self.transact_parts(op, repeat, parts).await?))
         })
     }
 

@@ -54,9 +54,6 @@
 //!
 //! # Not offered yet
 //!
-//! - No door of a node moves keyspaces or executes transactions: only
-//!   [`Catalog::relocate`](atoll_contract::keyspace::Catalog::relocate) and [`Keyspace::transact`](atoll_contract::Keyspace::transact) do.
-//!   No scenario of the simulator runs them.
 //! - The command [`Command::Lease`] is not used by doors: leases of keyspaces are conditional writes, whichever the engine.
 //! - Commands are not passed on to one node for a hot key. Each key has a preferred proposer, and the others give way to it under
 //!   contention (`space.rs`). To pass them on, a state would have to remember the clients of commands for longer.

@@ -33,6 +33,10 @@ atoll_core::mutants! {
     IN_PLACE_TX5_NEW = "InPlaceTx5New", caught by [];
     /// Keys that are only checked are not locked.
     IN_PLACE_TX6 = "InPlaceTx6", caught by [];
+    /// A transaction that is asked for a first time does not look whether a repeat of it was faster.
+    IN_PLACE_TXN_TWICE = "InPlaceTxnTwice", caught by [];
+    /// A repeat of a transaction says that nothing happened if it fails itself.
+    IN_PLACE_TXN_DENIES = "InPlaceTxnDenies", caught by [];
     /// A command is refused while a vote for an earlier attempt can still win.
     IN_PLACE_DENIES = "InPlaceDenies", caught by ["in-place"];
 }

@@ -5,8 +5,13 @@
 //! old content and carries what the transaction intends. Everybody who meets a lock looks at the record and ends the lock accordingly. If
 //! the record is still pending after a while, they abort it. Only the record decides (rmw-TX2): the time says when to try.
 //!
-//! *Exactly once.* A key remembers a transaction under its own name when the lock ends, like any other command. A repeat reads the keys
-//! first, which ends their locks, and finds the name. If a key may have forgotten it, the outcome is unknown, and nothing is done.
+//! *Exactly once.* A key that a transaction changes remembers it under its own name when the lock ends, like any other command. Every
+//! attempt reads the keys first, which ends their locks, and finds the name. One changed key that remembers everything since the first
+//! attempt shows whether there was a commit before it was read. If all of them may have forgotten it, the outcome is unknown, and nothing
+//! is done. A commit after that moves the version of the key, so that the lock of the later attempt fails.
+//!
+//! *When a repeat is refused.* The attempt before it may still be under way at another node, and its conditions may hold again. So a repeat
+//! is refused only if a version that it asks for has passed: no attempt can lock that key any more.
 //!
 //! *Deleting a record (rmw-TX7).* The coordinator deletes it when it knows that no key has the lock any more. If it dies before, the record
 //! stays: about 300 bytes. An absent record counts as one that is to be aborted, because nobody deletes one while a key has its lock.
@@ -15,7 +20,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use atoll_contract::keyspace::{
-    Attempt, Change, Changed, Floor, Guard, KeyVersion, KeyspaceError, Unavailability,
+    Change, Changed, Floor, Guard, KeyVersion, KeyspaceError, Transacted, TxnLimits, TxnPart, Unavailability,
 };
 use atoll_contract::{ClientId, OpId};
 use atoll_core::Tick;
@@ -31,8 +36,8 @@ use crate::state::{Intent, TxnId, TxnLock};
 /// How long the pause before another look at a record is, on average.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// One key of a transaction: its condition, and its change. Without a change, the key is only checked.
-pub(crate) type Part = (Bytes, Guard, Option<Change>);
+/// The limits of transactions. A record names all keys, and a coordinator holds all values in memory.
+pub(crate) const LIMITS: TxnLimits = TxnLimits { keys: MAX_TXN_KEYS, bytes: 256 * 1024 };
 
 /// Returns the name of a record. It is longer than any key of a user.
 fn record_of(txn: TxnId) -> Bytes {
@@ -97,31 +102,25 @@ impl InPlaceSpace {
         self.command(key, Command::Unlock { txn, commit }).await.map(drop).map_err(|error| failed(&error))
     }
 
-    /// Changes several keys if all conditions hold, or none of them; serializable, and linearizable as a whole.
+    /// Reads and changes several keys if all conditions hold, or changes none of them; serializable, and linearizable as a whole. The
+    /// limits were checked.
     pub(crate) async fn transact_parts(
         &self,
         op: OpId,
-        attempt: Attempt,
-        parts: Vec<Part>,
-    ) -> Result<Vec<Changed>, KeyspaceError> {
+        repeat: bool,
+        parts: Vec<TxnPart>,
+    ) -> Result<Transacted, KeyspaceError> {
         let mut order: Vec<usize> = (0..parts.len()).collect();
-        order.sort_by(|a, b| parts[*a].0.cmp(&parts[*b].0));
-        if parts.len() > MAX_TXN_KEYS {
-            return Err(KeyspaceError::TooManyKeys { keys: parts.len(), most: MAX_TXN_KEYS });
-        }
-        if order.windows(2).any(|pair| parts[pair[0]].0 == parts[pair[1]].0) {
-            return Err(KeyspaceError::KeyTwice);
-        }
-        let deadline = self.0.env.now().after(self.0.options.patience * 2);
+        order.sort_by(|a, b| parts[*a].key.cmp(&parts[*b].key));
+        let deadline = self.0.env.now().after(self.0.options.patience * 3 / 2);
+        let mut floors = repeat.then(|| parts.iter().map(|part| part.floor.0).collect());
         let mut failures = 0;
         loop {
             let mut txn = Txn {
                 space: self,
                 op,
-                floor: match attempt {
-                    Attempt::First => None,
-                    Attempt::Again(floor) => Some(floor.0),
-                },
+                repeat,
+                floors: floors.take(),
                 parts: &parts,
                 order: &order,
                 txn: u128::from(self.0.env.random()) << 64 | u128::from(self.0.env.random()),
@@ -129,17 +128,13 @@ impl InPlaceSpace {
                 locked: Vec::new(),
             };
             match txn.run().await {
-                Ok(changed) => return Ok(changed),
+                Ok(outcome) => return Ok(outcome),
                 Err(Setback::Failed(error)) => return Err(error),
                 Err(Setback::Conflict) if self.0.env.now() < deadline => {}
-                Err(Setback::Conflict) => {
-                    return Err(match attempt {
-                        Attempt::First => KeyspaceError::NotDone(Unavailability::Busy),
-                        Attempt::Again(floor) => KeyspaceError::Unknown { why: Unavailability::Busy, floor },
-                    });
-                }
+                Err(Setback::Conflict) => return Err(txn.not_now(Unavailability::Busy)),
             }
             hit("in-place.txn.conflict");
+            floors = txn.floors;
             failures += 1;
             self.0.back_off(failures.min(6), true).await;
         }
@@ -158,8 +153,11 @@ enum Setback {
 struct Txn<'a> {
     space: &'a InPlaceSpace,
     op: OpId,
-    floor: Option<u64>,
-    parts: &'a [Part],
+    /// Whether other calls may have tried it before.
+    repeat: bool,
+    /// For each part, a clock that its key had before the first attempt. None before the first attempt of all.
+    floors: Option<Vec<u64>>,
+    parts: &'a [TxnPart],
     /// The numbers of the parts, in the order of their keys.
     order: &'a [usize],
     txn: TxnId,
@@ -169,17 +167,18 @@ struct Txn<'a> {
 }
 
 impl Txn<'_> {
-    async fn run(&mut self) -> Result<Vec<Changed>, Setback> {
+    async fn run(&mut self) -> Result<Transacted, Setback> {
         let states = self.read().await?;
-        if let Some(done) = self.outcome(&states)? {
-            return Ok(done);
+        if let Some(outcome) = self.outcome(&states).await? {
+            return Ok(outcome);
         }
+        self.floors.get_or_insert_with(|| states.iter().map(|state| state.clock).collect());
         let record = record_of(self.txn);
-        let keys = self.order.iter().map(|part| self.parts[*part].0.clone()).collect();
+        let keys = self.order.iter().map(|part| self.parts[*part].key.clone()).collect();
         if let Err(error) = self.space.command(&record, Command::Begin { keys }).await {
             // Nobody commits it, so it will not happen.
             self.end(false).await;
-            return Err(Setback::Failed(KeyspaceError::NotDone(failed(&error))));
+            return Err(self.no(failed(&error)));
         }
         for part in self.order {
             if let Err(setback) = self.lock(*part, states[*part].version).await {
@@ -190,14 +189,14 @@ impl Txn<'_> {
         self.commit(&record).await?;
         // It has happened. Whoever reads a key first does not have to wait for the rest.
         self.space.0.env.spawn("in-place.txn.end", Box::pin(self.end(true)));
-        let mut changed: Vec<Changed> = states.iter().map(|state| Changed::Not(state.held.clone())).collect();
+        let mut changed: Vec<Changed> = states.into_iter().map(|state| Changed::Not(state.held)).collect();
         for (part, clock) in &self.locked {
-            if self.parts[*part].2.is_some() {
+            if self.parts[*part].change.is_some() {
                 // The end of the lock is the next that the key records.
                 changed[*part] = Changed::Done(KeyVersion(clock + 1));
             }
         }
-        Ok(changed)
+        Ok(Transacted::Done(changed))
     }
 
     /// Reads every key. Locks that are met are ended (step 1).
@@ -207,7 +206,7 @@ impl Txn<'_> {
             let space = self.space.clone();
             env.launch("in-place.txn.read", async move { space.read(key).await })
         };
-        let asked: Vec<_> = self.parts.iter().map(|(key, _, _)| read(key.clone())).collect();
+        let asked: Vec<_> = self.parts.iter().map(|part| read(part.key.clone())).collect();
         let mut states = Vec::with_capacity(asked.len());
         for ticket in asked {
             let why = match ticket.await {
@@ -223,44 +222,83 @@ impl Txn<'_> {
         Ok(states)
     }
 
-    /// The attempt has done nothing. Earlier ones may have.
+    /// The attempt has done nothing. Those of other calls may have, or may still do something.
     fn no(&self, why: Unavailability) -> Setback {
-        Setback::Failed(match self.floor {
-            None => KeyspaceError::NotDone(why),
-            Some(floor) => KeyspaceError::Unknown { why, floor: Floor(floor) },
-        })
+        Setback::Failed(self.not_now(why))
+    }
+
+    fn not_now(&self, why: Unavailability) -> KeyspaceError {
+        match self.repeat && !mutant(mutants::IN_PLACE_TXN_DENIES) {
+            false => KeyspaceError::NotDone(why),
+            true => KeyspaceError::Unknown { why, floor: self.lowest_floor() },
+        }
+    }
+
+    fn lowest_floor(&self) -> Floor {
+        Floor(self.floors.iter().flatten().copied().min().unwrap_or(0))
     }
 
     /// Returns the outcome if it can be told from what the keys hold: it was done before, or a condition does not hold.
-    fn outcome(&self, states: &[Reply]) -> Result<Option<Vec<Changed>>, Setback> {
-        if let Some(floor) = self.floor {
-            if states.iter().any(|state| state.done_at(self.op).is_some()) {
-                let version = |state: &Reply| state.done_at(self.op).map(KeyVersion);
-                let changed = |state: &Reply| version(state).map_or(Changed::Not(None), Changed::Done);
-                return Ok(Some(states.iter().map(changed).collect()));
-            }
-            if states.iter().any(|state| state.forgotten > floor) {
-                return Err(Setback::Failed(KeyspaceError::Forgotten));
-            }
+    async fn outcome(&self, states: &[Reply]) -> Result<Option<Transacted>, Setback> {
+        let changes = |part: &TxnPart| part.change.is_some();
+        let only_reads = !self.parts.iter().any(changes);
+        if let Some(done) = self.done_before(states)? {
+            return Ok(Some(done));
         }
-        let holds = |(state, (_, guard, change)): (&Reply, &Part)| {
+        if !only_reads && self.is_forgotten(states) {
+            return Err(Setback::Failed(KeyspaceError::Forgotten));
+        }
+        let holds = |(state, part): (&Reply, &TxnPart)| {
             let held = state.held.as_ref();
-            let finds = *change != Some(Change::Delete) || held.is_some();
-            finds && guard.holds(held.map(|held| (held.version, &held.value[..])))
+            let finds = part.change != Some(Change::Delete) || held.is_some();
+            finds && part.guard.holds(held.map(|held| (held.version, &held.value[..])))
         };
         if states.iter().zip(self.parts).all(holds) {
             return Ok(None);
         }
-        match self.floor {
-            None => Ok(Some(states.iter().map(|state| Changed::Not(state.held.clone())).collect())),
-            // An earlier attempt may still be under way, at a node that nobody hears of.
-            Some(_) => Err(Setback::Failed(KeyspaceError::Forgotten)),
+        let not = || Transacted::Not(states.iter().map(|state| state.held.clone()).collect());
+        if only_reads || !self.repeat {
+            return Ok(Some(not()));
         }
+        // From here on, no attempt that has not been committed yet can lock the key of a version that has passed.
+        let has_passed = |(state, part): (&Reply, &TxnPart)| matches!(part.guard, Guard::Version(wanted) if state.version > wanted.0);
+        if !states.iter().zip(self.parts).any(has_passed) {
+            return Err(Setback::Failed(KeyspaceError::Forgotten));
+        }
+        // One that was committed before is found now. Some keys were read before that key.
+        hit("in-place.txn.looks_twice");
+        let again = self.read().await?;
+        match self.done_before(&again)? {
+            Some(done) => Ok(Some(done)),
+            None if self.is_forgotten(&again) => Err(Setback::Failed(KeyspaceError::Forgotten)),
+            None => Ok(Some(not())),
+        }
+    }
+
+    /// Returns the outcome if an attempt was committed before, as the keys remember it.
+    fn done_before(&self, states: &[Reply]) -> Result<Option<Transacted>, Setback> {
+        let is_blind = mutant(mutants::IN_PLACE_TXN_TWICE) && !self.repeat;
+        if is_blind || states.iter().all(|state| state.done_at(self.op).is_none()) {
+            return Ok(None);
+        }
+        hit("in-place.txn.done_before");
+        let of = |(state, part): (&Reply, &TxnPart)| {
+            part.change.as_ref().and(state.done_at(self.op)).map(|clock| Changed::Done(KeyVersion(clock)))
+        };
+        let known: Option<Vec<Changed>> = states.iter().zip(self.parts).map(of).collect();
+        known.map(|changed| Some(Transacted::Done(changed))).ok_or(Setback::Failed(KeyspaceError::AnswerLost))
+    }
+
+    /// Returns whether all keys that it changes may have forgotten that they were changed by an earlier attempt.
+    fn is_forgotten(&self, states: &[Reply]) -> bool {
+        let Some(floors) = &self.floors else { return false };
+        let mut changed = states.iter().zip(floors).zip(self.parts).filter(|(_, part)| part.change.is_some());
+        changed.all(|((state, floor), _)| state.forgotten > *floor)
     }
 
     /// Locks a key (step 3). It waits for other transactions in the order of the keys, so no two wait for each other (rmw-TX9).
     async fn lock(&mut self, part: usize, version: u64) -> Result<(), Setback> {
-        let (key, _, change) = &self.parts[part];
+        let TxnPart { key, change, .. } = &self.parts[part];
         if change.is_none() && mutant(mutants::IN_PLACE_TX6) {
             return Ok(());
         }
@@ -313,10 +351,10 @@ impl Txn<'_> {
                 }
                 Err(error) => failed(&error),
             };
-            // Nobody knows whether it was committed. Asking again tells, and changes nothing if it was.
-            if self.space.0.env.now() >= self.deadline {
-                let floor = Floor(self.floor.unwrap_or(0));
-                return Err(Setback::Failed(KeyspaceError::Unknown { why, floor }));
+            // Nobody knows whether it was committed. Asking again tells, and changes nothing if it was. A group that has moved answers
+            // nobody; a repeat asks the next one.
+            if self.space.0.env.now() >= self.deadline || why == Unavailability::Gone {
+                return Err(Setback::Failed(KeyspaceError::Unknown { why, floor: self.lowest_floor() }));
             }
             self.space.0.env.sleep(self.space.0.env.jitter(LOOK)).await;
         }
@@ -324,7 +362,7 @@ impl Txn<'_> {
 
     /// Returns what ends all locks of this attempt. What fails is left to whoever meets the locks.
     fn end(&self, commit: bool) -> impl Future<Output = ()> + Send + use<> {
-        let keys = self.locked.iter().map(|(part, _)| self.parts[*part].0.clone()).collect();
+        let keys = self.locked.iter().map(|(part, _)| self.parts[*part].key.clone()).collect();
         end(self.space.clone(), self.txn, keys, commit)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use atoll_contract::conformance::Driver;
 use atoll_contract::keyspace::{
     Attempt, Change, Changed, Durability, Floor, Guard, Keyspace, KeyspaceError, KeyspacePlanError,
-    KeyspaceProvider, KeyspaceSpec, Layout, ListFrom, Unavailability,
+    KeyspaceProvider, KeyspaceSpec, Layout, ListFrom, Transacted, TxnPart, Unavailability,
 };
 use atoll_contract::plugin::Protocols;
 use atoll_contract::{ClientId, OpId};
@@ -224,40 +224,21 @@ fn shards_move_with_everything_that_was_done() {
 }
 
 #[test]
-fn a_transaction_changes_all_of_its_keys_or_none() {
+fn records_of_transactions_are_no_keys() {
     let (mut driver, provider) = cluster();
     let layout = plan(&mut driver, &provider, spec(&[])).unwrap();
     let keyspace = provider.open(&layout);
-    let of = keyspace.clone();
     let test = async move {
-        let op = |seq| OpId { client: ClientId(1), seq };
-        let put = |key: &'static str, guard, value: &'static str| {
-            (Bytes::from(key), guard, Some(Change::Put(Bytes::from(value))))
+        let put = |key: &'static str| {
+            TxnPart::new(Bytes::from(key), Guard::Absent, Some(Change::Put(Bytes::from("1"))))
         };
-        let first = vec![put("b", Guard::Absent, "1"), put("a", Guard::Absent, "2")];
-        let done = of.transact(op(1), Attempt::First, first.clone()).await.unwrap();
-        assert!(done.iter().all(|changed| matches!(changed, Changed::Done(_))), "{done:?}");
-        let held = of.get("b".into()).await.unwrap().unwrap();
-        assert_eq!((&held.value[..], Changed::Done(held.version)), (&b"1"[..], done[0].clone()));
-        // A repeat finds out that it was done.
-        assert_eq!(of.transact(op(1), Attempt::Again(Floor(0)), first.clone()).await.unwrap(), done);
-        let second = of.transact(op(2), Attempt::First, first).await.unwrap();
-        assert_eq!(second[0], Changed::Not(Some(held.clone())));
-        // The condition of a key that is only checked counts, too.
-        let check = (Bytes::from("a"), Guard::Value("3".into()), None);
-        let parts = vec![put("b", Guard::Always, "4"), check];
-        let not = of.transact(op(3), Attempt::First, parts).await.unwrap();
-        assert_eq!(not[0], Changed::Not(Some(held)));
-        let delete = (Bytes::from("b"), Guard::Present, Some(Change::Delete));
-        let parts = vec![delete, (Bytes::from("a"), Guard::Value("2".into()), None)];
-        let deleted = of.transact(op(4), Attempt::First, parts).await.unwrap();
-        assert!(matches!(&deleted[..], [Changed::Done(_), Changed::Not(Some(_))]), "{deleted:?}");
-        assert_eq!(of.get("b".into()).await.unwrap(), None);
-        let twice = vec![put("a", Guard::Always, "5"), put("a", Guard::Always, "6")];
-        assert_eq!(of.transact(op(5), Attempt::First, twice).await, Err(KeyspaceError::KeyTwice));
+        let op = OpId { client: ClientId(1), seq: 1 };
+        let done = keyspace.transact(op, false, vec![put("b"), put("a")]).await.unwrap();
+        assert!(matches!(done, Transacted::Done(_)), "{done:?}");
         let from = ListFrom { limit: 10, ..ListFrom::default() };
-        let listed: Vec<Bytes> = of.list(from).await.unwrap().keys.into_iter().map(|(key, _)| key).collect();
-        assert_eq!(listed, ["a"], "records are no keys");
+        let listed = keyspace.list(from).await.unwrap();
+        let listed: Vec<Bytes> = listed.keys.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(listed, ["a", "b"]);
     };
     driver.block_on(NodeId(1), test);
 }

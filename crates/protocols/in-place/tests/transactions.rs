@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_contract::keyspace::{Attempt, Change, Changed, Durability, Guard, Held, Keyspace};
+use atoll_contract::keyspace::{Change, Durability, Guard, Held, Keyspace, Transacted, TxnPart};
 use atoll_contract::{ClientId, OpId};
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{Env, NodeId};
@@ -19,8 +19,6 @@ use common::world::{Faults, World};
 const ACCOUNTS: u64 = 3;
 const START: i64 = 100;
 const CLERKS: [&str; 2] = ["clerk-a", "clerk-b"];
-
-type Part = (Bytes, Guard, Option<Change>);
 
 /// What all clients share: violations, and what was reached.
 #[derive(Clone, Default)]
@@ -48,8 +46,8 @@ fn number(held: Option<&Held>) -> i64 {
     std::str::from_utf8(&held.unwrap().value).unwrap().parse().unwrap()
 }
 
-fn put(key: Bytes, guard: Guard, value: String) -> Part {
-    (key, guard, Some(Change::Put(Bytes::from(value))))
+fn put(key: Bytes, guard: Guard, value: String) -> TxnPart {
+    TxnPart::new(key, guard, Some(Change::Put(Bytes::from(value))))
 }
 
 /// A name that nobody else has: no transaction is repeated here.
@@ -69,16 +67,9 @@ async fn audit(env: &Env, space: &InPlaceSpace, report: &Report) -> bool {
         report.fail(format!("a key is gone: {found:?}"));
         return false;
     }
-    let checks: Vec<Part> =
-        keys.into_iter().zip(&found).map(|(key, held)| (key, version(held.as_ref()), None)).collect();
-    let Ok(same) = space.transact(name(env), Attempt::First, checks).await else { return false };
-    let is_same = |(before, now): (&Option<Held>, &Changed)| match now {
-        Changed::Not(now) => {
-            now.as_ref().map(|held| held.version) == before.as_ref().map(|held| held.version)
-        }
-        Changed::Done(_) => false,
-    };
-    if !found.iter().zip(&same).all(is_same) {
+    let check = |(key, held): (Bytes, &Option<Held>)| TxnPart::new(key, version(held.as_ref()), None);
+    let checks = keys.into_iter().zip(&found).map(check).collect();
+    if !matches!(space.transact(name(env), false, checks).await, Ok(Transacted::Done(_))) {
         return false;
     }
     report.count("audits");
@@ -108,7 +99,7 @@ async fn client(env: Env, space: InPlaceSpace, report: Report, me: usize) {
                 let (mine, other) = (keys[3 + me % 2].clone(), keys[4 - me % 2].clone());
                 if env.random().is_multiple_of(2) {
                     let on_duty = Guard::Value(Bytes::from_static(b"on"));
-                    vec![put(mine, Guard::Present, "off".into()), (other, on_duty, None)]
+                    vec![put(mine, Guard::Present, "off".into()), TxnPart::new(other, on_duty, None)]
                 } else {
                     vec![put(mine, Guard::Present, "on".into())]
                 }
@@ -129,9 +120,9 @@ async fn client(env: Env, space: InPlaceSpace, report: Report, me: usize) {
                 ]
             }
         };
-        match space.transact(name(&env), Attempt::First, parts).await {
-            Ok(changed) if changed.iter().any(|c| matches!(c, Changed::Done(_))) => report.count("done"),
-            Ok(_) => report.count("refused"),
+        match space.transact(name(&env), false, parts).await {
+            Ok(Transacted::Done(_)) => report.count("done"),
+            Ok(Transacted::Not(_)) => report.count("refused"),
             Err(_) => report.count("failed"),
         }
     }
@@ -156,9 +147,9 @@ fn run(seed: u64) -> Run {
             let value = if key.starts_with(b"clerk") { "on".to_owned() } else { START.to_string() };
             put(key, Guard::Absent, value)
         };
-        space.transact(name(&env), Attempt::First, all_keys().into_iter().map(start).collect()).await
+        space.transact(name(&env), false, all_keys().into_iter().map(start).collect()).await
     });
-    assert!(opened.unwrap().unwrap().iter().all(|c| matches!(c, Changed::Done(_))));
+    assert!(matches!(opened, Some(Ok(Transacted::Done(_)))), "{opened:?}");
     let report = Report::default();
     let started = report.clone();
     world.on_start = Some(Box::new(move |env, space| {
