@@ -22,6 +22,9 @@ use crate::world::fault::{Death, Fault};
 /// The name of the only keyspace.
 pub(super) const NAME: &str = "reef";
 
+/// Handles to keyspaces, each with the epoch of its layout.
+pub type Open = BTreeMap<KeyspaceId, (u64, Arc<dyn Keyspace>)>;
+
 /// What clients use on a node.
 #[derive(Clone, Debug)]
 pub struct Handles {
@@ -29,8 +32,8 @@ pub struct Handles {
     pub catalog: Catalog,
     /// Opens keyspaces.
     pub provider: Arc<dyn KeyspaceProvider>,
-    /// The keyspaces that are open in this life of the node, each with the epoch of its layout.
-    pub open: Arc<Mutex<BTreeMap<KeyspaceId, (u64, Arc<dyn Keyspace>)>>>,
+    /// The keyspaces that are open in this life of the node.
+    pub open: Arc<Mutex<Open>>,
 }
 
 impl Handles {

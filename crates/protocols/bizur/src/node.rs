@@ -351,6 +351,8 @@ impl BizurNode {
     }
 
     /// Passes a request to the leader on this node, or returns why it cannot.
+    // The answer leaves at once, so a box for it would only be one more allocation.
+    #[allow(clippy::result_large_err)]
     fn take(&mut self, now: Tick, from: Caller, m: Ask, out: &mut Effects) -> Result<(), Answer> {
         let Some(held) = self.shards.get(&m.shard) else {
             if self.moves.has_retired(&m.shard) {
