@@ -5,4 +5,5 @@ mod clients;
 mod edges;
 mod lanes;
 mod limits;
+mod log_apps;
 mod memory;

@@ -37,6 +37,12 @@ impl MemoryLog {
         self.entries.lock().unwrap().clone()
     }
 
+    /// Adds a position without a record, as a Loglet does that fills a hole.
+    pub fn pad(&self) {
+        self.entries.lock().unwrap().push(Entry::pad());
+        self.appended.notify_waiters();
+    }
+
     fn append(&self, records: &LogRecords) -> Vec<LogPos> {
         let mut entries = self.entries.lock().unwrap();
         // A first attempt that arrives late must find an existing copy, like a retry (X16).
