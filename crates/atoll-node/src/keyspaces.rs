@@ -1,5 +1,5 @@
-//! The keyspaces of the cluster, as this node serves them to its doors. It creates and deletes them, keeps handles to those in use, and
-//! completes deletions and moves that died in the middle.
+//! The keyspaces of the cluster, as this node serves them to its doors. It creates and deletes them, keeps handles to those in use, moves
+//! them off nodes that leave, and completes deletions and moves that died in the middle.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -60,6 +60,12 @@ pub enum KeyspacesError {
         /// The level of the cluster.
         active: Level,
     },
+}
+
+/// Returns what to ask for to get replicas off a node.
+fn off(node: NodeId, members: &[NodeId]) -> KeyspaceSpec {
+    let nodes = members.iter().copied().filter(|member| *member != node).collect();
+    KeyspaceSpec { nodes, ..KeyspaceSpec::default() }
 }
 
 impl From<LeaseError> for KeyspacesError {
@@ -172,9 +178,30 @@ impl Keyspaces {
             Ok(Ok(layouts)) => layouts,
             _ => return Some("replicas of keyspaces, maybe: their layouts could not be read".to_owned()),
         };
-        let mut held = layouts.iter().filter(|(_, layout)| layout.nodes().contains(&node));
+        let mut held = layouts.iter().filter(|(_, layout)| self.0.catalog.nodes(layout).contains(&node));
         let (name, _) = held.next()?;
         Some(format!("replicas of {} keyspaces, {name:?} among them", held.count() + 1))
+    }
+
+    /// Checks whether the replicas of keyspaces on a node could move to the others among `members`. Returns what prevents it.
+    pub async fn may_vacate(&self, node: NodeId, members: &[NodeId]) -> Result<(), KeyspacesError> {
+        for (_, layout) in self.0.catalog.layouts().await? {
+            if self.0.catalog.nodes(&layout).contains(&node) {
+                self.0.catalog.may_relocate(&layout, &off(node, members)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the replicas of keyspaces on a node to the others among `members`. The node may be dead. On return, it holds nothing of them
+    /// that is still needed. If this fails, a move may have begun, and any node completes it.
+    pub async fn vacate(&self, node: NodeId, members: &[NodeId]) -> Result<(), KeyspacesError> {
+        for (name, layout) in self.0.catalog.layouts().await? {
+            if self.0.catalog.nodes(&layout).contains(&node) {
+                self.0.catalog.relocate(&name, &off(node, members)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes a keyspace.

@@ -294,13 +294,17 @@ fn reply(parts: &NodeParts, node: NodeId, changed: bool) -> proto::NodeReply {
     proto::NodeReply { node: row, changed }
 }
 
-/// Marks the node as draining, then waits until it holds nothing: no readable entries, no sequencer, no registers. If that takes too long,
-/// the outcome is unknown: the mark stays and the work continues. A node with replicas of keyspaces is refused, because nothing moves them.
+/// Marks the node as draining, moves its replicas of keyspaces, then waits until it holds nothing: no readable entries, no sequencer, no
+/// registers. If that takes too long, the outcome is unknown: the mark stays and the work continues. It is refused if the replicas of a
+/// keyspace have nowhere to go.
 async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refusal> {
-    if let Some(replicas) = parts.keyspaces.held_by(node).await {
-        let words = format!("node {node} holds {replicas}, and replicas of keyspaces are not moved yet");
-        let next = "keep the node, or delete these keyspaces first (`atoll kv describe` shows their nodes)";
-        return Err(Refusal::no(Reason::Refused, words, next));
+    let members: Vec<NodeId> = parts.members.candidates().iter().map(|candidate| candidate.node).collect();
+    if parts.keyspaces.held_by(node).await.is_some() {
+        parts.keyspaces.may_vacate(node, &members).await.map_err(|error| {
+            let words = format!("node {node} holds replicas of keyspaces, which cannot move: {error}");
+            let next = "add a node, start those that are down, or delete these keyspaces first (`atoll kv describe` shows their nodes)";
+            Refusal::no(Reason::Refused, words, next)
+        })?;
     }
     let (_, changed) = parts.changes.drain(node).await.map_err(|e| refusal(&e))?;
     let until = parts.env.now().after(DRAIN_WITHIN);
@@ -309,6 +313,8 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
         let mut what = left(&parts, node);
         // What this node has cached may be too old, in either direction.
         if what.is_none() || parts.env.now() >= look_afresh {
+            // What does not move now is still there afterwards, and is tried again.
+            let _ = parts.keyspaces.vacate(node, &members).await;
             what = left_afresh(&parts, node).await;
             look_afresh = parts.env.now().after(DRAIN_LOOK_AFRESH);
         }

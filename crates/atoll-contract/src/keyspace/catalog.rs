@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_core::{Decode, DecodeError, Encode, Env};
+use atoll_core::{Decode, DecodeError, Encode, Env, NodeId};
 
 use super::{
     Keyspace, KeyspaceError, KeyspacePlanError, KeyspaceProvider, KeyspaceSpec, Layout, LayoutState,
@@ -235,6 +235,18 @@ impl Catalog {
     /// Returns how many shards of a layout are still to move.
     pub fn left_to_move(&self, layout: &Layout) -> usize {
         self.providers.get(layout.engine.as_str()).map_or(0, |provider| provider.left_to_move(layout))
+    }
+
+    /// Checks whether a keyspace could move to where `spec` wants it. Nothing is changed.
+    pub async fn may_relocate(&self, layout: &Layout, spec: &KeyspaceSpec) -> Result<(), CatalogError> {
+        self.provider(&layout.engine)?.plan_move(layout, spec).await?;
+        Ok(())
+    }
+
+    /// Returns every node that holds something of a keyspace with this layout, or is about to. If nobody here knows the engine, these are
+    /// the nodes of its shards.
+    pub fn nodes(&self, layout: &Layout) -> Vec<NodeId> {
+        self.provider(&layout.engine).map_or_else(|_| layout.nodes(), |provider| provider.nodes(layout))
     }
 
     /// Returns the layout of a keyspace that is there, and its version.

@@ -114,6 +114,12 @@ pub trait KeyspaceProvider: Send + Sync + fmt::Debug {
         0
     }
 
+    /// Returns every node that holds something of a keyspace, or is about to, in the order of their ids. During a move, these are more than
+    /// those of the shards.
+    fn nodes(&self, layout: &Layout) -> Vec<NodeId> {
+        layout.nodes()
+    }
+
     /// Returns the nodes that currently serve a shard, if the engine has leaders: for placement and figures. It is only a belief.
     fn leaders(&self, _layout: &Layout) -> Vec<Option<NodeId>> {
         Vec::new()

@@ -19,11 +19,11 @@ use atoll_node::settings::Timings;
 use atoll_node::{EndedBecause, RunningNode, StartError, start_with};
 
 /// Starts a node with the doors that need no database.
-fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
+pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     start_with(config, vec![Box::new(LogDoor), Box::new(ClusterDoor)])
 }
 
-fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
+pub fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
     let founders: BTreeMap<NodeId, Founder> = (1..=nodes)
         .map(|n| (NodeId(n), Founder { peer: free_address(), grpc: None, roles: Roles::ALL }))
         .collect();

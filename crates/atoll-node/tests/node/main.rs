@@ -7,6 +7,7 @@ mod common;
 mod database;
 mod failed_start;
 mod handles;
+mod keyspaces;
 mod leaving;
 mod own_log;
 mod plug_in;

@@ -261,6 +261,16 @@ impl KeyspaceProvider for BizurProvider {
         Box::pin(mover::step(&self.env, self.options, layout))
     }
 
+    /// A shard has moved once its buckets are copied, and the nodes that it left are not needed any more.
+    fn left_to_move(&self, layout: &Layout) -> usize {
+        let moves = |plan: &&groups::ShardPlan| plan.next.is_some() || plan.former.is_some();
+        groups::plans(layout).iter().flatten().filter(moves).count()
+    }
+
+    fn nodes(&self, layout: &Layout) -> Vec<NodeId> {
+        groups::all_nodes(layout)
+    }
+
     fn delete<'a>(&'a self, layout: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
         Box::pin(self.delete_now(layout))
     }

@@ -139,18 +139,8 @@ async fn client(env: Env, keyspace: Arc<dyn Keyspace>, number: u64, over: Arc<At
         let op = OpId { client: ClientId(number), seq };
         let guard = if seq == 1 { Guard::Absent } else { Guard::Value(Bytes::from((seq - 1).to_string())) };
         let change = Change::Put(Bytes::from(seq.to_string()));
-        let mut attempt = Attempt::First;
-        loop {
-            let written = keyspace.write(op, attempt, key.clone(), guard.clone(), change.clone()).await;
-            match written {
-                Ok(Changed::Done(_)) => break,
-                // A client of a node repeats it under its name.
-                Err(KeyspaceError::Unknown { floor, why: Unavailability::Gone }) => {
-                    attempt = Attempt::Again(floor)
-                }
-                other => panic!("write {seq} of client {number}: {other:?}"),
-            }
-        }
+        let written = keyspace.write(op, Attempt::First, key.clone(), guard, change).await;
+        assert!(matches!(written, Ok(Changed::Done(_))), "write {seq} of client {number}: {written:?}");
         let held = keyspace.get(key.clone()).await.unwrap().unwrap();
         assert_eq!(held.value, Bytes::from(seq.to_string()));
         env.sleep(std::time::Duration::from_millis(1)).await;
