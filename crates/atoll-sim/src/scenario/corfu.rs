@@ -11,7 +11,7 @@ use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::{Faults, SAFETY, Stage, play, play_script, stage};
 use crate::scenario::striped::nodes;
 use crate::scenario::{Outcome, Scenario, TraceOut};
-use crate::workload::{log as load, striped};
+use crate::workload::{log as load, positions, striped};
 use crate::world::World;
 use crate::world::fault::{Death, Fault};
 
@@ -28,6 +28,23 @@ pub const CORFU: Scenario = Scenario {
     full: true,
 };
 
+/// Single positions, which clients look at, fill and trim while units are replaced.
+pub const POSITIONS: Scenario = Scenario {
+    name: "corfu-positions",
+    about: "single positions of a log are appended to, looked at, filled and trimmed, while units are replaced and nodes die",
+    run: run_positions,
+    marks: &[
+        &[
+            "sim.positions.abandoned",
+            "sim.positions.filled",
+            "sim.positions.trimmed",
+            "sim.positions.replaced",
+        ],
+        &["corfu.positions.fill", "corfu.positions.trim", "corfu.read.erased", "vlog.position.sealed"],
+    ],
+    full: false,
+};
+
 /// Nodes that are killed and stay dead while the others must go on.
 pub const DEAD: Scenario = Scenario {
     name: "corfu-dead",
@@ -38,6 +55,8 @@ pub const DEAD: Scenario = Scenario {
 };
 
 const LOG: &str = "log0";
+/// How long single positions are used under faults.
+const POSITIONS_FOR: Duration = Duration::from_secs(30);
 /// How many nodes die in one directed run, one after the other.
 const DEATHS: u32 = 4;
 
@@ -83,6 +102,16 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
+/// Extends the log to chains of another shape from time to time.
+async fn extender(stage: Stage<NodeHandles>, name: String, every: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let Some(life) = load::live(&stage, stage.below(64) as usize) else { continue };
+        let Some(log) = life.handles.log(&name) else { continue };
+        let _ = stage.cluster.ask(&life, log.extend(spec(&stage))).await;
+    }
+}
+
 /// Starts the clients and the operator.
 fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
     let appenders = 1 + rng.below(3);
@@ -105,6 +134,40 @@ fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
             stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(4)));
         }
     });
+}
+
+fn run_positions(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x706f_7369_7469);
+    let hosts = [3, 4, 5, 6][rng.below(4) as usize];
+    let (weather, assembly) = nodes(&mut rng, hosts);
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    let stage = stage(&mut world);
+    let judge = positions::Judge::default();
+    let replace = Duration::from_millis(800 + rng.below(3_000));
+    let (all, judged) = (stage.clone(), judge.clone());
+    let clients = stage.clone();
+    all.spawn("people", async move {
+        let stage = clients;
+        load::create_kind(&stage, LOG, "corfu").await;
+        let name = || LOG.to_owned();
+        let often = Duration::from_millis(40);
+        for _ in 0..2 {
+            stage.spawn("appender", positions::appender(stage.clone(), name(), judged.clone(), often));
+            stage.spawn("prober", positions::prober(stage.clone(), name(), judged.clone(), often));
+        }
+        stage.spawn("quitter", positions::quitter(stage.clone(), name(), often * 4));
+        stage.spawn("replacer", positions::replacer(stage.clone(), name(), replace));
+        stage.spawn("operator", extender(stage.clone(), name(), replace * 2));
+    });
+    let faults = Faults {
+        menu: Menu::USUAL.some(&mut rng),
+        every: Duration::from_millis(500 + rng.below(1_500)),
+        during: POSITIONS_FOR,
+        may_lose: Box::new(|_| false),
+        nervous: 0,
+    };
+    let demand = positions::demand(stage.clone(), LOG.to_owned(), judge);
+    play(&mut world, &stage, &mut rng, faults, demand)
 }
 
 fn run_dead(seed: u64, out: TraceOut) -> Outcome {

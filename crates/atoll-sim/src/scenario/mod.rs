@@ -99,6 +99,7 @@ pub fn all() -> Vec<Scenario> {
         striped::IDLE,
         corfu::CORFU,
         corfu::DEAD,
+        corfu::POSITIONS,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,

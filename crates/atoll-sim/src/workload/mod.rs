@@ -10,6 +10,7 @@ pub mod log;
 pub mod membership;
 pub mod moves;
 pub mod native;
+pub mod positions;
 pub mod register;
 pub mod striped;
 pub mod tables;

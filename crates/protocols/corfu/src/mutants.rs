@@ -10,16 +10,15 @@ atoll_core::mutants! {
     CORFU_C2 = "CorfuC2", caught by ["corfu"];
     /// The sequencer counts before it gives out a position, so position 0 stays a hole.
     CORFU_C4 = "CorfuC4", caught by ["corfu"];
-    /// A reader takes what the head alone has. The virtual log only asks for positions below a tail, which are complete, so no scenario
-    /// shows it: the model in this crate's tests does.
-    CORFU_C6 = "CorfuC6", caught by [];
+    /// A reader takes what the head alone has. Reads of a log only ask for positions below a tail, which are complete; those of single
+    /// positions ask for others, too.
+    CORFU_C6 = "CorfuC6", caught by ["corfu-positions"];
     /// A writer that loses its answer in the middle of a chain takes another position.
     CORFU_C7 = "CorfuC7", caught by ["corfu"];
     /// The tail is what was written somewhere, whether all below it is complete or not.
     CORFU_C12 = "CorfuC12", caught by ["corfu"];
-    /// The unit counts only data as written when it says how far it was written. No oracle of the simulator sees it yet: the model in this
-    /// crate's tests does.
-    CORFU_C14 = "CorfuC14", caught by [];
+    /// The unit counts only data as written when it says how far it was written. Holes at the end that were filled then become entries.
+    CORFU_C14 = "CorfuC14", caught by ["corfu-positions"];
     /// The epoch of a unit is not on its disk.
     CORFU_C16 = "CorfuC16", caught by ["corfu"];
 }
