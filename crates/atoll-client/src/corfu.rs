@@ -74,6 +74,18 @@ impl Corfu {
         &self.0.log
     }
 
+    /// Returns a tail that was known before an append: no copy of the append is below it.
+    async fn floor(&self) -> Result<u64, Error> {
+        match self.0.tail.load(Ordering::Relaxed) {
+            // Without one, an append that is sent again would be searched for in the whole log, which may be long, or trimmed.
+            0 => {
+                let known = self.show().await?.complete;
+                Ok(self.0.tail.fetch_max(known, Ordering::Relaxed).max(known))
+            }
+            known => Ok(known),
+        }
+    }
+
     fn within(&self) -> Duration {
         self.0.connections.options.attempt_timeout
     }
@@ -89,7 +101,7 @@ impl Corfu {
             let words = format!("the entry has {} bytes; at most {MAX_RECORD_BYTES} are allowed", data.len());
             return Err(Error::DidNotHappen(Failure::new(Reason::TooLarge, words, "split it")));
         }
-        let floor = self.0.tail.load(Ordering::Relaxed);
+        let floor = self.floor().await?;
         let log = self.0.log.clone();
         let request = proto::AppendRequest { log, data, client: random_client(), floor: None };
         let was_sent = AtomicBool::new(false);

@@ -130,7 +130,7 @@ async fn bad_input_is_refused_by_name() {
     assert!(why == Reason::Refused && words.contains("node 4 is not a member"), "{words}");
     assert_eq!(reason(log.append(vec![0; 1_000_001]).await).0, Reason::TooLarge);
     assert_eq!(log.append("b").await.unwrap(), 1, "it works as before");
-    assert_eq!(reason(client.corfu("db").unwrap().append("a").await).0, Reason::Refused);
+    assert_eq!(reason(client.corfu("db").unwrap().fill(0).await).0, Reason::Refused);
     assert!(client.corfu("a b").is_err());
     node.shutdown().await;
 }
