@@ -131,3 +131,24 @@ fn holders_of_the_ordering_log_lack_no_records_and_servers_look_for_what_they_ha
     c.on(3, async move { own.back_fill(&wanted).await });
     assert_eq!(progress(&mut c, 3), all);
 }
+
+/// A caller that is told that an append may or may not have happened sends it again, and one that is told "forgotten" searches for it. Only
+/// the search ends this: an entry of a client that has moved is refused until then, whatever becomes of the others in its batch.
+#[test]
+fn entries_of_a_client_that_has_moved_are_searched_for_also_if_others_of_their_batch_are_appended() {
+    let mut c = cluster::new(7, 3, Tapped::default(), Duration::ZERO);
+    let log = start(&c, 4);
+    let (moves, stays) = (client_of(&log, 0, 0), client_of(&log, 1, 1));
+    let op = |client: u64, seq: u64| OpId { client: ClientId(client), seq };
+    let entry = move |client, seq| Entry { op: op(client, seq), payload: bytes::Bytes::from_static(b"x") };
+    c.on(4, async move {
+        log.append(Batch::of([entry(moves, 1)])).await.unwrap().unwrap();
+        log.finalize(0, 0).await.unwrap();
+        let both = Batch::of([entry(moves, 2), entry(stays, 1)]);
+        assert_eq!(log.append(both.clone()).await.unwrap(), Err(AppendError::Forgotten));
+        let tail = log.check_tail().await.unwrap().at;
+        assert_eq!(tail, Offset(2), "one of the two is in the log");
+        let placed = log.append_above(both, tail).await.unwrap().unwrap();
+        assert_eq!(placed.offsets().collect::<Vec<_>>(), [Offset(2), Offset(1)]);
+    });
+}

@@ -102,7 +102,9 @@ impl ScalogLoglet {
                     None => {}
                     Some(Halt::Again(why)) => again = Some(why),
                     Some(Halt::Sealed) => worst = Some(AppendError::Sealed),
-                    Some(Halt::Forgotten) => worst = worst.or(Some(AppendError::Forgotten)),
+                    // The caller must search. Anything milder would make it send the same again, for the same answer.
+                    Some(Halt::Forgotten) if worst == Some(AppendError::Sealed) => {}
+                    Some(Halt::Forgotten) => worst = Some(AppendError::Forgotten),
                     Some(Halt::Not(why)) => worst = worst.or(Some(AppendError::NotAppended(why))),
                     Some(Halt::Unknown(why)) => {
                         begun = true;
@@ -113,9 +115,6 @@ impl ScalogLoglet {
             match worst {
                 // Some entries may be in the log.
                 Some(AppendError::NotAppended(why)) if begun => return Err(AppendError::Unknown(why)),
-                Some(AppendError::Forgotten) if begun => {
-                    return Err(AppendError::Unknown(Unavailability::Busy));
-                }
                 Some(error) => return Err(error),
                 None => {}
             }
