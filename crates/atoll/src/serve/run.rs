@@ -59,8 +59,8 @@ pub(super) fn tls_files(tls: &Tls) -> TlsFiles {
     TlsFiles { ca, cert, key, server_name }
 }
 
-/// Returns the feature levels that this program reads. A test build reads one more if it finds `ATOLL_NEXT_LEVEL` in its environment: in the
-/// drill of upgrades, it stands for a later release.
+/// Returns the feature levels that this program reads. A test build reads one more if it finds `ATOLL_NEXT_LEVEL` in its environment: in
+/// the drill of upgrades, it stands for a later release.
 fn levels() -> LevelRange {
     if !next_level(Level::NEXT) || std::env::var_os("ATOLL_NEXT_LEVEL").is_none() {
         return LevelRange::OURS;

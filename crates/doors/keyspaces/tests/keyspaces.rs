@@ -144,19 +144,46 @@ fn part(
     proto::TransactPart { key: key(n), condition, change, floor: 0 }
 }
 
+/// Creates a keyspace with each engine, and returns them: first those that have transactions, then the names of engines that refuse them,
+/// with their words.
+async fn with_each_engine(keyspaces: &Keyspaces) -> (Vec<Keyspace>, Vec<(String, String)>) {
+    let create = |engine: &str| proto::CreateKeyspaceRequest {
+        engine: engine.to_owned(),
+        buckets: None,
+        ..request(&format!("on-{engine}"), Durability::Disk)
+    };
+    let (_, words) = reason(keyspaces.create(create("sand")).await);
+    let (mut able, mut unable) = (Vec::new(), Vec::new());
+    for engine in words.rsplit_once(": ").unwrap().1.split(", ") {
+        keyspaces.create(create(engine)).await.unwrap();
+        let keyspace = keyspaces.open(&format!("on-{engine}"));
+        match keyspace.transact(vec![part(0, None, None)]).await {
+            Ok(_) => able.push(keyspace),
+            refused => unable.push((engine.to_owned(), reason(refused).1)),
+        }
+    }
+    (able, unable)
+}
+
+#[tokio::test]
+async fn an_engine_without_transactions_refuses_them_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, keyspaces) = node(dir.path(), &free_address()).await;
+    let (able, unable) = with_each_engine(&keyspaces).await;
+    assert!(!able.is_empty() && !unable.is_empty());
+    for (engine, words) in unable {
+        assert_eq!(words, format!("keyspaces of the engine {engine:?} have no transactions of several keys"));
+    }
+    node.shutdown().await;
+}
+
 #[tokio::test]
 async fn several_keys_change_together_or_not_at_all() {
     use proto::transact_part::Change::{Delete, Put};
     let dir = tempfile::tempdir().unwrap();
     let address = free_address();
     let (node, keyspaces) = node(dir.path(), &address).await;
-    let engine = |name: &str, engine: &str| proto::CreateKeyspaceRequest {
-        engine: engine.to_owned(),
-        buckets: None,
-        ..request(name, Durability::Disk)
-    };
-    keyspaces.create(engine("bank", "in-place")).await.unwrap();
-    let bank = keyspaces.open("bank");
+    let bank = with_each_engine(&keyspaces).await.0.remove(0);
     let put = |value: &'static str| Some(Put(value.into()));
     let absent = || Some(What::Absent(true));
     let open = vec![part(1, absent(), put("100")), part(2, absent(), put("50"))];
@@ -181,7 +208,7 @@ async fn several_keys_change_together_or_not_at_all() {
     // A repeat is done once.
     let mut raw = KeyspaceServiceClient::connect(format!("http://{address}")).await.unwrap();
     let send = |again| proto::TransactRequest {
-        keyspace: "bank".into(),
+        keyspace: bank.name().to_owned(),
         write: Some(proto::WriteName { client: 7, seq: 1, again, floor: 0 }),
         parts: vec![part(4, absent(), put("a"))],
     };
@@ -204,10 +231,6 @@ async fn several_keys_change_together_or_not_at_all() {
     let (why, words) = reason(bank.transact(long).await);
     assert!(why == Reason::TooLarge && words.ends_with("at most 262144 are allowed"), "{words}");
     assert_eq!(reason(bank.transact(vec![part(1, None, Some(Delete(false)))]).await).0, Reason::Invalid);
-    keyspaces.create(engine("reef", "bizur")).await.unwrap();
-    let (why, words) = reason(keyspaces.open("reef").transact(vec![part(1, None, None)]).await);
-    let lacks = "keyspaces of the engine \"bizur\" have no transactions of several keys";
-    assert_eq!((why, words.as_str()), (Reason::Invalid, lacks));
     node.shutdown().await;
 }
 

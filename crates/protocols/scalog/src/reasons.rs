@@ -1,7 +1,7 @@
-//! Why another Loglet should follow a Scalog Loglet. A dead server stops the appends of its own shard only, and the orderers end that shard
-//! if others are live. So urgent is only a Loglet without any whole shard, without an orderer, or whose ordering log has an urgent reason. A
-//! shard that the orderers have ended does not come back, and only the ordering log says which ones those are: so if appends fail although
-//! the orderers had time to end a shard, a single server that is gone is urgent, too.
+//! Why another Loglet should follow a Scalog Loglet. A dead server stops the appends of its own shard only, and the orderers end that
+//! shard if others are live. So urgent is only a Loglet without any whole shard, without an orderer, or whose ordering log has an urgent
+//! reason. A shard that the orderers have ended does not come back, and only the ordering log says which ones those are: so if appends
+//! fail although the orderers had time to end a shard, a single server that is gone is urgent, too.
 
 use atoll_contract::cluster::{Health, Picture};
 use atoll_contract::loglet::reason::Holders;
