@@ -345,34 +345,31 @@ impl BizurNode {
             hit("bizur.node.copy");
             return;
         }
-        if let Err(answer) = self.take(now, from, m, out) {
+        if let Some(answer) = self.take(now, from, m, out) {
             out.reply(from, AskReply { answer }, Lsn::NONE);
         }
     }
 
-    /// Passes a request to the leader on this node, or returns why it cannot.
-    // The answer leaves at once, so a box for it would only be one more allocation.
-    #[allow(clippy::result_large_err)]
-    fn take(&mut self, now: Tick, from: Caller, m: Ask, out: &mut Effects) -> Result<(), Answer> {
+    /// Passes a request to the leader on this node, or returns the answer that says why it cannot.
+    fn take(&mut self, now: Tick, from: Caller, m: Ask, out: &mut Effects) -> Option<Answer> {
         let Some(held) = self.shards.get(&m.shard) else {
             if self.moves.has_retired(&m.shard) {
                 // A client with an old layout reads it again if nobody knows where the shard went.
-                return Err(self
-                    .moves
-                    .to(&m.shard)
-                    .map_or(Answer::Dropped {}, |to| Answer::Moved { to: Some(to) }));
+                return Some(
+                    self.moves.to(&m.shard).map_or(Answer::Dropped {}, |to| Answer::Moved { to: Some(to) }),
+                );
             }
             let last = self.dropped.get(&m.shard.keyspace).copied().unwrap_or(0);
-            return Err(if last >= m.shard.epoch { Answer::Dropped {} } else { Answer::Absent {} });
+            return Some(if last >= m.shard.epoch { Answer::Dropped {} } else { Answer::Absent {} });
         };
         if held.shard.sealed {
-            return Err(Answer::Moved { to: held.shard.next.clone() });
+            return Some(Answer::Moved { to: held.shard.next.clone() });
         }
         let durable = held.shard.config.durability == Durability::Disk;
         match self.space {
-            Space::Closed if durable => return Err(Answer::StorageFailed {}),
+            Space::Closed if durable => return Some(Answer::StorageFailed {}),
             Space::FactsOnly if durable && matches!(m.question, Question::Write { .. }) => {
-                return Err(Answer::DiskFull {});
+                return Some(Answer::DiskFull {});
             }
             _ => {}
         }
@@ -382,10 +379,10 @@ impl BizurNode {
             // What the client knows of a leader may be older than the election of this one.
             let young = |at: Tick| now.since(at) < self.options.leader.election_patience;
             if !silent && (!m.insist || held.voted_at.is_some_and(young)) {
-                return Err(not_leader(Some(leader)));
+                return Some(not_leader(Some(leader)));
             }
             if !held.leader.may_stand(now) {
-                return Err(not_leader(None));
+                return Some(not_leader(None));
             }
             hit("bizur.node.stands_on_demand");
             self.stand(now, m.shard, out);
@@ -394,7 +391,7 @@ impl BizurNode {
         if let Some(held) = self.shards.get_mut(&m.shard) {
             held.leader.ask(now, &held.shard, from, m.question, out);
         }
-        Ok(())
+        None
     }
 
     /// Returns the node that leads a shard, as far as its replica here knows.

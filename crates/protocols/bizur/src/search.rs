@@ -106,3 +106,74 @@ impl Search {
         self.silent.get(&leader).is_some_and(|(since, _)| now.since(*since) >= depose_after)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ATTEMPT: Duration = Duration::from_millis(150);
+    const DEPOSE: Duration = Duration::from_millis(1_500);
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const C: NodeId = NodeId(3);
+
+    fn at(ms: u64) -> Tick {
+        Tick(ms * 1_000_000)
+    }
+
+    fn search(first: NodeId) -> Search {
+        Search::new(vec![A, B, C], Some(first))
+    }
+
+    fn aim(search: &Search) -> (NodeId, bool, Duration) {
+        (search.node, search.insist, search.wait(ATTEMPT))
+    }
+
+    #[test]
+    fn a_slow_leader_that_others_hear_gets_more_time() {
+        let mut s = search(A);
+        s.no_answer(at(0), true);
+        assert_eq!(aim(&s), (B, false, ATTEMPT), "another one may know that it is gone");
+        s.not_leader(at(160), DEPOSE, Some(A));
+        assert_eq!(aim(&s), (A, false, ATTEMPT * 2));
+        s.no_answer(at(160), true);
+        s.not_leader(at(470), DEPOSE, Some(A));
+        assert_eq!(aim(&s), (A, false, ATTEMPT * 4));
+        // It answers, if only that it is busy.
+        s.heard(());
+        assert_eq!(aim(&s), (A, false, ATTEMPT));
+    }
+
+    #[test]
+    fn a_leader_that_answers_nothing_for_long_is_replaced() {
+        let mut s = search(A);
+        let mut now = 0;
+        while now < 1_500 {
+            s.no_answer(at(now), false);
+            now += 100;
+            s.not_leader(at(now), DEPOSE, Some(A));
+            assert_eq!(s.insist, now >= 1_500, "after {now} ms");
+        }
+        assert_eq!(aim(&s), (B, true, ATTEMPT));
+    }
+
+    #[test]
+    fn two_replicas_that_name_each_other_do_not_lead() {
+        let mut s = search(B);
+        s.not_leader(at(0), DEPOSE, Some(C));
+        assert_eq!(aim(&s), (C, false, ATTEMPT));
+        s.not_leader(at(1), DEPOSE, Some(B));
+        assert_eq!(aim(&s), (C, true, ATTEMPT));
+    }
+
+    #[test]
+    fn what_a_node_said_before_a_silence_is_no_reason_to_replace_it() {
+        let mut s = search(B);
+        s.not_leader(at(0), DEPOSE, Some(C));
+        s.no_answer(at(1), true);
+        assert_eq!(s.node, A);
+        // In the meantime, the first one was elected.
+        s.not_leader(at(200), DEPOSE, Some(B));
+        assert_eq!(aim(&s), (B, false, ATTEMPT));
+    }
+}
