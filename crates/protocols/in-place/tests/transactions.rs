@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_contract::keyspace::{Change, Durability, Guard, Held, Keyspace, Transacted, TxnPart};
+use atoll_contract::keyspace::{
+    Change, Durability, Guard, Held, KeyVersion, Keyspace, KeyspaceError, Transacted, TxnPart,
+};
 use atoll_contract::{ClientId, OpId};
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{Env, NodeId};
@@ -219,6 +221,103 @@ fn sums_are_constant_and_nothing_stays_locked() {
     ];
     for mark in wanted {
         assert!(reached.contains_key(mark), "no seed reaches {mark}: {reached:?}");
+    }
+}
+
+/// A transaction that puts one value into a key that is there.
+async fn put_once(space: InPlaceSpace, op: OpId, repeat: bool) -> Result<Transacted, KeyspaceError> {
+    let part = put(Bytes::from_static(b"k"), Guard::Present, "new".to_owned());
+    space.transact(op, repeat, vec![part]).await
+}
+
+/// Opens a key through node 1 of a calm world. The fourth node has no replica.
+fn world_with_a_key() -> World {
+    let mut world = World::new(1, 4, 3, Durability::Disk);
+    world.options.patience = Duration::from_millis(300);
+    world.start_all();
+    let (env, space) = (world.env(1), world.space(1));
+    let opened = world.run_on(1, async move {
+        let part = put(Bytes::from_static(b"k"), Guard::Absent, "old".to_owned());
+        space.transact(name(&env), false, vec![part]).await
+    });
+    assert!(matches!(opened, Some(Ok(Transacted::Done(_)))), "{opened:?}");
+    world.run_for(Duration::from_millis(50));
+    world
+}
+
+/// Lets a repeat through one node be faster than the first attempt through another one. Returns what each is told.
+fn repeat_first(bug: Mutant) -> Vec<Option<Result<Transacted, KeyspaceError>>> {
+    set_mutant(bug);
+    let mut world = world_with_a_key();
+    let op = OpId { client: ClientId(7), seq: 1 };
+    let told = [(2, true), (1, false), (3, true)].map(|(node, repeat)| {
+        let space = world.space(node);
+        world.run_on(node, put_once(space, op, repeat))
+    });
+    set_mutant(Mutant::NONE);
+    told.into()
+}
+
+#[test]
+fn a_first_attempt_after_its_repeat_is_not_done_again() {
+    let told = repeat_first(Mutant::NONE);
+    assert!(matches!(&told[0], Some(Ok(Transacted::Done(_)))), "{told:?}");
+    assert!(told.iter().all(|one| *one == told[0]), "{told:?}");
+    let told = repeat_first(mutants::IN_PLACE_TXN_TWICE);
+    assert_ne!(told[0], told[1], "nobody noticed that it was done twice");
+}
+
+/// Repeats a transaction through a node that is cut off after so many frames. Returns what the repeat is told.
+fn cut_off(bug: Mutant, frames: u64) -> Option<Result<Transacted, KeyspaceError>> {
+    set_mutant(bug);
+    let mut world = world_with_a_key();
+    let (space, told) = (world.space(4), Arc::new(Mutex::new(None)));
+    let (before, at) = (world.frames, told.clone());
+    let op = OpId { client: ClientId(7), seq: 1 };
+    let run = async move { *at.lock().unwrap() = Some(put_once(space, op, true).await) };
+    world.env(4).spawn("repeat", Box::pin(run));
+    world.run_for(Duration::from_micros(1));
+    while world.frames < before + frames {
+        assert!(world.step());
+    }
+    for node in 1..=3 {
+        world.cut.extend([(NodeId(4), NodeId(node)), (NodeId(node), NodeId(4))]);
+    }
+    world.run_for(Duration::from_secs(5));
+    set_mutant(Mutant::NONE);
+    told.lock().unwrap().take()
+}
+
+#[test]
+fn a_repeat_that_fails_does_not_speak_for_the_attempt_before_it() {
+    // Without any answer; and with the answers to its reads, so that it cannot begin.
+    for frames in [0, 6] {
+        let told = cut_off(Mutant::NONE, frames);
+        assert!(matches!(told, Some(Err(KeyspaceError::Unknown { .. }))), "after {frames} frames: {told:?}");
+        let told = cut_off(mutants::IN_PLACE_TXN_DENIES, frames);
+        assert!(matches!(told, Some(Err(KeyspaceError::NotDone(_)))), "nobody noticed: {told:?}");
+    }
+}
+
+#[test]
+fn a_repeat_is_refused_only_if_no_attempt_can_succeed_any_more() {
+    set_mutant(Mutant::NONE);
+    let mut world = world_with_a_key();
+    let held = {
+        let space = world.space(2);
+        world.run_on(2, async move { space.get(Bytes::from_static(b"k")).await }).unwrap().unwrap().unwrap()
+    };
+    let mut repeat = |guard: Guard| {
+        let space = world.space(2);
+        let part = put(Bytes::from_static(b"k"), guard, "new".to_owned());
+        let op = OpId { client: ClientId(7), seq: 1 };
+        world.run_on(2, async move { space.transact(op, true, vec![part]).await }).unwrap()
+    };
+    let passed = Guard::Version(KeyVersion(held.version.0 - 1));
+    assert_eq!(repeat(passed), Ok(Transacted::Not(vec![Some(held.clone())])));
+    // These may hold again, for an attempt that is still under way somewhere.
+    for guard in [Guard::Absent, Guard::Value("x".into()), Guard::Version(KeyVersion(held.version.0 + 1))] {
+        assert_eq!(repeat(guard), Err(KeyspaceError::Forgotten));
     }
 }
 
