@@ -30,7 +30,7 @@ UNNOTICED = 300
 # Between two hashes that a map replica tells, in positions.
 EVERY = 25
 # Known bugs, and what must find each of them.
-MUTANTS = (("AppsM1", "store"), ("AppsA1", "store"), ("AppsA4", "store"), ("AppsA5", "store"), ("AppsT1", "transactions"), ("AppsT2", "transactions"))
+MUTANTS = (("AppsM1", "store"), ("AppsA4", "store"), ("AppsA5", "store"), ("AppsT1", "transactions"), ("AppsT2", "transactions"))
 
 
 def kill_each(drill, cluster, apps, histories):
