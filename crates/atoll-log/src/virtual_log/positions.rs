@@ -1,5 +1,5 @@
-//! Operations on single positions, for logs whose Loglets offer them ([`WriteOnce`]). Readers of the log pass what was filled or trimmed
-//! alone.
+//! Operations on single positions, for logs whose Loglets offer them ([`WriteOnce`](atoll_contract::WriteOnce)). Readers of the log pass
+//! what was filled or trimmed alone.
 
 use std::sync::Arc;
 
