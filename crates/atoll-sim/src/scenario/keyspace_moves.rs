@@ -71,7 +71,6 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     }
     stage.spawn("watcher", load::watcher(stage.clone(), reef.clone(), keys));
     stage.spawn("operator", load::operator(stage.clone(), reef.clone()));
-    stage.spawn("mover", moves::mover(stage.clone(), reef.clone()));
     stage.spawn("tender", moves::tender(stage.clone(), reef.clone()));
     // The acceptors of the registers do not move, so only one host may lose its disk, and no other may be dead at the end.
     let victim = rng.below(hosts as u64) as usize;
@@ -81,6 +80,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
         (false, 0) => Menu { wipe: 2, rot: 1, ..Menu::USUAL },
         (false, _) => Menu::USUAL,
     };
+    // A shard with a single replica does not outlive the disk of that one.
+    let least = if menu.wipe + menu.rot > 0 { 3 } else { 1 };
+    stage.spawn("mover", moves::mover(stage.clone(), reef.clone(), least));
     let every = Duration::from_millis(200 + rng.below(1000));
     let dead = if rng.below(2) == 0 { vec![victim] } else { Vec::new() };
     let faults = Faults {

@@ -55,7 +55,7 @@ struct State {
     judges: BTreeMap<KeyspaceId, Judge>,
     /// Keyspaces whose deletion has been completed.
     deleted: BTreeSet<KeyspaceId>,
-    /// How many clients read and write.
+    /// How many clients, operators and movers are at work.
     clients: usize,
 }
 
@@ -106,6 +106,16 @@ impl Reef {
             state.deleted.insert(before.id);
         }
         state.judges.entry(layout.id).or_default();
+    }
+
+    /// A client begins.
+    pub(super) fn begins(&self) {
+        self.state().clients += 1;
+    }
+
+    /// A client ends.
+    pub(super) fn ends(&self) {
+        self.state().clients -= 1;
     }
 
     /// Changes the judge of a keyspace, and reports what it finds.
@@ -309,7 +319,7 @@ async fn write_once(
 pub async fn client(stage: Stage<Handles>, reef: Reef, number: u64, keys: u64, think: Duration) {
     let (mut seq, mut last) = (0, None);
     let mut host = stage.below(64) as usize;
-    reef.state().clients += 1;
+    reef.begins();
     while !stage.over.is_up() {
         stage.pause(think).await;
         if stage.below(6) == 0 {
@@ -338,10 +348,11 @@ pub async fn client(stage: Stage<Handles>, reef: Reef, number: u64, keys: u64, t
             last = held;
         }
     }
-    reef.state().clients -= 1;
+    reef.ends();
 }
 
-/// Waits for the last operations of clients. A deletion that is still under way would take a key that is expected to be there.
+/// Waits for the last operations of clients, operators and movers. A deletion that is still under way would take what is expected to be
+/// there: a key, or the whole keyspace.
 pub(super) async fn clients_end(stage: &Stage<Handles>, reef: &Reef) {
     stage.waits_for("the last operations of clients".to_owned());
     while reef.state().clients > 0 {
@@ -401,6 +412,7 @@ async fn delete(stage: &Stage<Handles>, life: &Life<Handles>) {
 
 /// Creates the keyspace, and from time to time deletes it and creates it again. The node that deletes it may die.
 pub async fn operator(stage: Stage<Handles>, reef: Reef) {
+    reef.begins();
     while !stage.over.is_up() {
         provide(&stage, &reef).await;
         stage.pause(Duration::from_millis(2_500)).await;
@@ -415,6 +427,7 @@ pub async fn operator(stage: Stage<Handles>, reef: Reef) {
         }
         delete(&stage, &life).await;
     }
+    reef.ends();
 }
 
 /// Writes a key through a host until the write is acknowledged. `last` is the last operation of the writer.

@@ -31,13 +31,14 @@ async fn refresh(stage: &Stage<Handles>, reef: &Reef) {
     }
 }
 
-/// Moves the keyspace until the load is over. The node that does it may die.
-pub async fn mover(stage: Stage<Handles>, reef: Reef) {
+/// Moves the keyspace until the load is over, to at least so many replicas of each shard. The node that does it may die.
+pub async fn mover(stage: Stage<Handles>, reef: Reef, least: u32) {
     let hosts = stage.cluster.hosts() as u64;
+    reef.begins();
     while !stage.over.is_up() {
         stage.pause(Duration::from_millis(700)).await;
         let life = stage.cluster.wait_any(&stage.env, stage.below(hosts) as usize).await;
-        let replicas = [1, 3, 3, 3, 5][stage.below(5) as usize].min(hosts as u32);
+        let replicas = [least, 3, 3, 3, 5][stage.below(5) as usize].min(hosts as u32);
         // All nodes, or all but some.
         let left_out = stage.below(hosts - u64::from(replicas) + 1);
         let first = stage.below(hosts);
@@ -58,6 +59,7 @@ pub async fn mover(stage: Stage<Handles>, reef: Reef) {
             }
         }
     }
+    reef.ends();
 }
 
 /// Completes what movers began, and keeps the layout of the clients up to date.
