@@ -217,6 +217,10 @@ impl KeyspaceProvider for InPlaceProvider {
         Box::pin(mover::step(&self.env, self.options, layout))
     }
 
+    fn nodes(&self, layout: &Layout) -> Vec<NodeId> {
+        groups::all_nodes(layout)
+    }
+
     fn left_to_move(&self, layout: &Layout) -> usize {
         groups::plans(layout).iter().flatten().filter(|plan| plan.next.is_some()).count()
     }
