@@ -42,14 +42,16 @@ atoll_core::record! {
         pub seal: bool,
         /// Records below this number are given up.
         pub trim: u64,
+        /// Shards that orderers end because they are stuck. The last one stays: two orderers may end different ones at the same time.
+        pub stuck: Vec<u32>,
     }
 }
 
 impl OrderEntry {
     /// Returns an entry that changes nothing.
     pub fn nothing() -> Self {
-        let (add, cut, finalize) = (Vec::new(), Vec::new(), Vec::new());
-        OrderEntry { format: ENTRY_FORMAT, add, cut, finalize, seal: false, trim: 0 }
+        let (add, cut, finalize, stuck) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        OrderEntry { format: ENTRY_FORMAT, add, cut, finalize, seal: false, trim: 0, stuck }
     }
 
     /// Decodes an entry. Refuses one of a later version: whoever cannot read it must not go on (scalog-S7).
@@ -309,6 +311,13 @@ impl Order {
         for (number, after) in &entry.finalize {
             if let Some(shard) = self.shards.get_mut(number) {
                 shard.leaving = Some(shard.leaving.map_or(*after, |left| left.min(*after)));
+            }
+        }
+        for number in &entry.stuck {
+            let stays = |shard: &&Shard| shard.is_live() && shard.leaving != Some(0);
+            let is_last = self.shards.values().filter(stays).count() < 2;
+            if let Some(shard) = self.shards.get_mut(number).filter(|_| !is_last) {
+                shard.leaving = Some(0);
             }
         }
         let (view, base) = (self.view + 1, self.base);

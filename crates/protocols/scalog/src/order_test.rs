@@ -112,3 +112,18 @@ fn clients_move_only_when_their_shard_ends() {
     order.apply(&OrderEntry { add: vec![shard(3, &[7])], ..OrderEntry::nothing() });
     assert!((1..200).all(|c| order.home(c).is_some_and(|h| h.shard == 3)));
 }
+
+/// Two orderers may end different shards at the same time, each because it is stuck and another one is live.
+#[test]
+fn the_last_shard_stays_if_orderers_find_all_of_them_stuck() {
+    let stuck = |shards: &[u32]| OrderEntry { stuck: shards.to_vec(), ..OrderEntry::nothing() };
+    let mut order = Order::new(&two_shards());
+    assert_eq!(order.apply(&stuck(&[1])).ended, [1]);
+    assert_eq!(order.apply(&stuck(&[0])).ended, []);
+    assert!(order.shards()[&0].is_live() && order.home(7).is_some());
+    let mut order = Order::new(&two_shards());
+    assert_eq!(order.apply(&stuck(&[0, 1])).ended, [0]);
+    // Whoever adds and removes shards may remove the last one, too.
+    let last = OrderEntry { finalize: vec![(1, 0)], ..OrderEntry::nothing() };
+    assert_eq!(order.apply(&last).ended, [1]);
+}

@@ -39,10 +39,10 @@ impl Default for OrdererOptions {
     }
 }
 
-/// Since when the minimum of a shard stands still although a server has more.
+/// Since when the cut of a shard stands still although a server has more.
 #[derive(Debug)]
 struct Stuck {
-    minimum: Vec<u64>,
+    ordered: Vec<u64>,
     since: Tick,
 }
 
@@ -167,11 +167,11 @@ impl Orderer {
             return;
         }
         let cut = one.cut();
-        let (finalize, look_at) = one.find_stuck(now, stuck_after);
+        let (stuck, look_at) = one.find_stuck(now, stuck_after);
         if let Some(at) = look_at {
             self.wake(loglet, at);
         }
-        if cut.is_empty() && finalize.is_empty() {
+        if cut.is_empty() && stuck.is_empty() {
             return;
         }
         let Some(one) = self.loglets.get_mut(&loglet) else { return };
@@ -179,7 +179,7 @@ impl Orderer {
             one.proposed.insert(shard.shard, shard.counts.clone());
         }
         (one.proposing, one.proposed_at) = (true, now);
-        let entry = OrderEntry { cut, finalize, ..OrderEntry::nothing() };
+        let entry = OrderEntry { cut, stuck, ..OrderEntry::nothing() };
         let (env, log, until) = (self.env.clone(), one.log.clone(), now.after(timeout));
         let propose = async move {
             let done = write(&env, &log, &entry, until).await.is_ok();
@@ -226,9 +226,10 @@ impl Ordered {
         (0..shard.servers.len()).map(of_segment).collect()
     }
 
-    /// Returns the shards to end, because a server lacks for too long what another one has (S17), and when to look again. A shard stays if
-    /// it is the last one: ending it would help nobody.
-    fn find_stuck(&mut self, now: Tick, after: Duration) -> (Vec<(u32, u32)>, Option<Tick>) {
+    /// Returns the shards to end, because a server lacks for too long what another one has (S17), and when to look again. What is ordered
+    /// is on all servers, also if this orderer has not heard of some: they report to one orderer, and to others only for a while. A shard
+    /// stays if it is the last one: ending it would help nobody.
+    fn find_stuck(&mut self, now: Tick, after: Duration) -> (Vec<u32>, Option<Tick>) {
         let (mut ends, mut look_at) = (Vec::new(), None::<Tick>);
         let live: Vec<u32> =
             self.order.shards().iter().filter(|(_, s)| s.is_live()).map(|(number, _)| *number).collect();
@@ -237,17 +238,19 @@ impl Ordered {
         }
         for number in &live {
             let Some(shard) = self.order.shards().get(number) else { continue };
+            let ordered = shard.counts.clone();
             let minimum = self.minimum(*number, shard);
             let counts = self.reports.range((*number, 0)..=(*number, u32::MAX)).map(|(_, counts)| counts);
-            let has_more =
-                counts.flat_map(|counts| counts.iter().zip(&minimum)).any(|(count, min)| count > min);
-            if !has_more {
+            let above = |(count, ordered): (&u64, &u64)| count > ordered;
+            let has_more = counts.flat_map(|counts| counts.iter().zip(&ordered)).any(above);
+            // What all of them have waits for the ordering log, not for a server.
+            if !has_more || minimum.iter().zip(&ordered).any(above) {
                 self.stuck.remove(number);
                 continue;
             }
-            let stuck = self.stuck.entry(*number).or_insert(Stuck { minimum: minimum.clone(), since: now });
-            if stuck.minimum != minimum {
-                *stuck = Stuck { minimum, since: now };
+            let stuck = self.stuck.entry(*number).or_insert(Stuck { ordered: ordered.clone(), since: now });
+            if stuck.ordered != ordered {
+                *stuck = Stuck { ordered, since: now };
             }
             let at = stuck.since.after(after);
             if at > now {
@@ -255,7 +258,7 @@ impl Ordered {
             } else if ends.len() + 1 < live.len() {
                 hit("scalog.orderer.ends_stuck");
                 stuck.since = now;
-                ends.push((*number, 0));
+                ends.push(*number);
             }
         }
         (ends, look_at)

@@ -49,6 +49,7 @@ fn entry() -> impl Strategy<Value = OrderEntry> {
         2 => (0..6u32, 1..4u32).prop_map(|(n, size)| OrderEntry { add: vec![shard(n, size)], ..OrderEntry::nothing() }),
         2 => (0..6u32, 0..3u32).prop_map(|end| OrderEntry { finalize: vec![end], ..OrderEntry::nothing() }),
         1 => (cut(), 0..6u32).prop_map(|(cut, n)| OrderEntry { finalize: vec![(n, 0)], add: vec![shard(5, 2)], ..cut }),
+        1 => (cut(), 0..6u32, 0..6u32).prop_map(|(cut, n, m)| OrderEntry { stuck: vec![n, m], ..cut }),
         1 => (0..99u64).prop_map(|trim| OrderEntry { trim, ..OrderEntry::nothing() }),
     ]
 }

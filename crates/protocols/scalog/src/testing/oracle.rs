@@ -135,6 +135,12 @@ impl Ledger {
                 ghost.leaving = Some(ghost.leaving.unwrap_or(u32::MAX).min(*after));
             }
         }
+        for number in &entry.stuck {
+            let left = self.shards.values().filter(|ghost| !ghost.ended && ghost.leaving != Some(0)).count();
+            if let Some(ghost) = self.shards.get_mut(number).filter(|_| left > 1) {
+                ghost.leaving = Some(0);
+            }
+        }
         for ghost in self.shards.values_mut() {
             ghost.ended |= ghost.leaving == Some(0);
         }
