@@ -13,6 +13,7 @@ use atoll_in_place::InPlacePlugin;
 use atoll_local::LocalPlugin;
 use atoll_native::NativePlugin;
 use atoll_rmwpaxos::RmwPlugin;
+use atoll_scalog::ScalogPlugin;
 use atoll_striped::StripedPlugin;
 use bytes::Bytes;
 
@@ -25,6 +26,7 @@ pub fn all() -> Protocols {
         .with(LocalPlugin::default())
         .with(StripedPlugin::default())
         .with(CorfuPlugin::default())
+        .with(ScalogPlugin::default())
         .with(BizurPlugin::default())
         .with(InPlacePlugin::default());
     #[cfg(feature = "testing")]
@@ -64,6 +66,9 @@ mod tests {
 
     use super::*;
 
+    const LISTED: [&str; 8] =
+        ["rmwpaxos", "native", "local", "striped", "corfu", "scalog", "bizur", "in-place"];
+
     #[test]
     fn no_two_protocols_claim_the_same() {
         all().check().unwrap();
@@ -93,14 +98,14 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..7], ["rmwpaxos", "native", "local", "striped", "corfu", "bizur", "in-place"]);
-        assert_eq!(names[7..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..8], LISTED);
+        assert_eq!(names[8..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]
     fn settings_go_to_the_protocols_that_have_them() {
         let mut protocols = all();
-        assert_eq!(protocols.set("step_bytes", 4096), 3 + usize::from(cfg!(feature = "testing")));
+        assert_eq!(protocols.set("step_bytes", 4096), 4 + usize::from(cfg!(feature = "testing")));
         assert_eq!(protocols.set("replicas", 5), 1);
         assert_eq!(protocols.set("step_bytes", u64::MAX), 0, "more than fits");
         assert_eq!(protocols.set("unheard_of", 1), 0);

@@ -22,6 +22,7 @@ pub mod phases;
 mod registers;
 mod replaced;
 pub mod replicas;
+mod scalog;
 mod seals;
 mod slow_leaders;
 mod stores;
@@ -100,6 +101,8 @@ pub fn all() -> Vec<Scenario> {
         corfu::CORFU,
         corfu::DEAD,
         corfu::POSITIONS,
+        scalog::SCALOG,
+        scalog::DEAD,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,

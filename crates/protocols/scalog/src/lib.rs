@@ -36,8 +36,7 @@
 //!
 //! # Not offered yet
 //!
-//! - A node runs no Scalog Loglets yet: the crate is not in the list of protocols. Nor does a node offer virtual logs as ordering logs,
-//!   which [`ScalogPlugin::over`] takes.
+//! - Virtual logs as ordering logs, which [`ScalogPlugin::over`] takes: nodes use single native Loglets.
 //! - Adding and ending shards from the command line: `ScalogLoglet::add_shard` and `ScalogLoglet::finalize` do it in the process.
 //! - gRPC, verbs, and the paper's applications.
 //! - Copies of the records of a shard that has ended and lost a server.

@@ -1,24 +1,31 @@
 //! Known bugs of this protocol that tests can inject, each with the scenarios of the simulator in which an oracle must find it, and the
-//! coverage marks that a long run must reach. A bug without a scenario is found by a test of this crate.
+//! coverage marks that a long run must reach.
 
-use atoll_core::testing::Listed;
+use atoll_core::testing::{Listed, listed};
 
 atoll_core::mutants! {
     /// A server reports records that are not synced yet.
-    SCALOG_S1 = "ScalogS1", caught by [];
+    SCALOG_S1 = "ScalogS1", caught by ["scalog"];
     /// A replica that has not reported counts as zero, and a cut replaces the one before without a maximum.
-    SCALOG_S2 = "ScalogS2", caught by [];
+    SCALOG_S2 = "ScalogS2", caught by ["scalog"];
     /// The numbers of a cut's records start at the sum after the cut, not at the sum before it.
-    SCALOG_S3 = "ScalogS3", caught by [];
+    SCALOG_S3 = "ScalogS3", caught by ["scalog"];
     /// The maximum over the replicas of a shard is ordered, not the minimum.
-    SCALOG_S5 = "ScalogS5", caught by [];
+    SCALOG_S5 = "ScalogS5", caught by ["scalog"];
     /// A follower of the ordering log skips entries that it missed.
-    SCALOG_S7 = "ScalogS7", caught by [];
+    SCALOG_S7 = "ScalogS7", caught by ["scalog"];
     /// A backup takes records that do not start at its next one.
-    SCALOG_S10 = "ScalogS10", caught by [];
+    SCALOG_S10 = "ScalogS10", caught by ["scalog"];
     /// A primary that was restarted does not ask its backups what it replicated before.
-    SCALOG_S12 = "ScalogS12", caught by [];
+    SCALOG_S12 = "ScalogS12", caught by ["scalog"];
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
-pub const COVERAGE: &[Listed] = &[];
+pub const COVERAGE: &[Listed] = &[
+    listed("scalog: orderers end a shard that is stuck", &["scalog.orderer.ends_stuck"]),
+    listed("scalog: a retry finds the places of the first attempt", &["scalog.server.duplicate"]),
+    listed("scalog: a stream of records goes back to where its backup is", &["scalog.server.rewind"]),
+    listed("scalog: a read waits until its number is covered", &["scalog.server.read_waits"]),
+    listed("scalog: the ordering log itself is sealed", &["scalog.seal.ordering_log", "scalog.server.ended"]),
+    listed("scalog: a server looks for entries of a sealed ordering log", &["scalog.back_fill"]),
+];

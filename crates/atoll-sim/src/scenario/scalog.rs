@@ -1,0 +1,167 @@
+//! Scalog Loglets on whole nodes: swapped in and out under load and faults; and, directed, with nodes that stay dead.
+
+use std::time::Duration;
+
+use atoll_contract::LogletSpec;
+use atoll_core::testing::hit;
+
+use crate::rng::Rng;
+use crate::scenario::nemesis::Menu;
+use crate::scenario::node::NodeHandles;
+use crate::scenario::phases::{Faults, SAFETY, Stage, play, play_script, stage};
+use crate::scenario::striped::nodes;
+use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::workload::{log as load, striped};
+use crate::world::World;
+use crate::world::fault::{Death, Fault};
+
+/// Logs that are swapped between Scalog and native Loglets.
+pub const SCALOG: Scenario = Scenario {
+    name: "scalog",
+    about: "a log that is swapped native, Scalog, native while it is written, read and trimmed; nodes die and lose links",
+    run,
+    marks: &[
+        &[
+            "sim.scalog.several_shards",
+            "sim.scalog.tree",
+            "scalog.append.finalized",
+            "scalog.orderer.ends_stuck",
+        ],
+        &["scalog.server.duplicate", "scalog.server.rewind", "scalog.server.out_of_order"],
+        &[
+            "scalog.server.read_waits",
+            "scalog.server.ended",
+            "scalog.handle.ended",
+            "scalog.seal.ordering_log",
+        ],
+    ],
+    full: true,
+};
+
+/// Nodes that are killed and stay dead while the others must go on.
+pub const DEAD: Scenario = Scenario {
+    name: "scalog-dead",
+    about: "directed: a node with a server, an orderer or the ordering log dies and stays dead; the others append, and read everything",
+    run: run_dead,
+    marks: &[&["sim.scalog.went_on_without", "sim.scalog.several_shards"]],
+    full: false,
+};
+
+const LOG: &str = "log0";
+/// How many nodes die in one directed run, one after the other.
+const DEATHS: u32 = 4;
+
+/// Returns a specification of Scalog Loglets for the members that there are.
+fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
+    let members = load::members(stage).len();
+    let mut spec = LogletSpec::of("scalog");
+    let mut option = |name: &str, value: &str| spec.options.insert(name.to_owned(), value.to_owned());
+    match stage.below(4) {
+        0 if members >= 6 => {
+            hit("sim.scalog.several_shards");
+            option("shards", "3");
+            option("replicas", "2");
+            // More shards than an aggregator takes.
+            hit("sim.scalog.tree");
+            option("fan_in", "2");
+        }
+        0 | 1 if members >= 4 => {
+            hit("sim.scalog.several_shards");
+            option("shards", "2");
+            option("replicas", "2");
+        }
+        2 if members >= 3 => {
+            option("shards", "1");
+            option("replicas", "3");
+        }
+        _ => {
+            option("shards", "1");
+            option("replicas", "2");
+        }
+    }
+    option("interval_us", &[300, 500, 2_000][stage.below(3) as usize].to_string());
+    spec
+}
+
+fn run(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7363_616c_6f67);
+    let hosts = [3, 4, 5, 6, 6][rng.below(5) as usize];
+    let (weather, assembly) = nodes(&mut rng, hosts);
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    let stage = stage(&mut world);
+    people(&stage, &mut rng);
+    let faults = Faults {
+        menu: Menu::USUAL.some(&mut rng),
+        every: Duration::from_millis(500 + rng.below(1_500)),
+        during: SAFETY,
+        may_lose: Box::new(|_| false),
+        nervous: 0,
+    };
+    let demand = load::demand(stage.clone(), vec![LOG.to_owned()]);
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+/// Starts the clients and the operator.
+fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
+    let appenders = 1 + rng.below(4);
+    let reconfigure = Duration::from_millis(2_000 + rng.below(3_000));
+    let trims = rng.below(2) == 0;
+    let first = if rng.below(3) == 0 { "native" } else { "scalog" };
+    let all = stage.clone();
+    let stage = stage.clone();
+    all.spawn("people", async move {
+        load::create_kind(&stage, LOG, first).await;
+        let name = || LOG.to_owned();
+        for _ in 0..appenders {
+            let think = Duration::from_millis(50 * appenders);
+            stage.spawn("appender", load::appender(stage.clone(), name(), think));
+        }
+        stage.spawn("checker", load::checker(stage.clone(), name(), Duration::from_millis(150)));
+        stage.spawn("reader", load::reader(stage.clone(), name(), Duration::from_millis(100)));
+        stage.spawn("operator", striped::swapper(stage.clone(), name(), reconfigure, spec));
+        if trims {
+            stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(4)));
+        }
+    });
+}
+
+fn run_dead(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6465_6164_7363);
+    let hosts = [3, 4, 5, 6][rng.below(4) as usize];
+    let (weather, assembly) = nodes(&mut rng, hosts);
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    let stage = stage(&mut world);
+    let script = die_in_turn(stage.clone(), hosts);
+    play_script(&mut world, &stage, script, Duration::from_secs(600))
+}
+
+async fn die_in_turn(stage: Stage<NodeHandles>, hosts: usize) {
+    load::create_kind(&stage, LOG, "scalog").await;
+    if hosts >= 4 {
+        hit("sim.scalog.several_shards");
+    }
+    for _ in 0..2 {
+        let think = Duration::from_millis(100);
+        stage.spawn("appender", load::appender(stage.clone(), LOG.to_owned(), think));
+    }
+    stage.spawn("checker", load::checker(stage.clone(), LOG.to_owned(), Duration::from_millis(150)));
+    stage.spawn("reader", load::reader(stage.clone(), LOG.to_owned(), Duration::from_millis(200)));
+    for _ in 0..DEATHS {
+        stage.pause(Duration::from_millis(1_500)).await;
+        let victim = stage.below(hosts as u64) as usize;
+        stage.cluster.inject(Fault::Crash { host: victim, death: Death::Kill, back_after: None });
+        stage.pause(Duration::from_secs(2)).await;
+        // All others append and read the whole log while the node stays dead.
+        for host in (0..hosts).filter(|host| *host != victim) {
+            load::goes_on(&stage, LOG, host).await;
+        }
+        hit("sim.scalog.went_on_without");
+        stage.cluster.inject(Fault::Boot { host: victim });
+        stage.report();
+        load::filled(&stage, LOG).await;
+        stage.report();
+    }
+    stage.over.raise();
+    stage.pause(Duration::from_secs(1)).await;
+    load::demand(stage, vec![LOG.to_owned()]).await;
+}
