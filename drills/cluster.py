@@ -30,7 +30,7 @@ QUICK_TIMES = 5
 # Of a drill that failed, so many ends of nodes are told.
 LAST_ENDS = 6
 # The kinds of Loglet that a drill of the log can be run with.
-LOGLETS = ("native", "local", "striped", "corfu")
+LOGLETS = ("native", "local", "striped", "corfu", "scalog")
 # Those that keep the order of a client that has several appends in flight.
 ORDERED = ("native", "local")
 

@@ -263,10 +263,19 @@ def repeated(path, rounds):
 
 
 def with_all_of_it(drill, cluster):
-    """The nodes that have a copy of every record. After moves to and from local Loglets, none has."""
-    if "local" in drill.kinds:
-        return []
-    return [cluster.sequencer(LOG)] if drill.args.loglet == "local" else cluster.ids()
+    """The nodes that have a copy of every record. Of native and striped Loglets, every node has one; of others, those that hold something of
+    every part of every segment, if there is such a node."""
+    if {drill.args.loglet, *drill.kinds} <= {"native", "striped"}:
+        return cluster.ids()
+    nodes, start = set(cluster.ids()), 0
+    while start is not None:
+        page = cluster.json("chain", "show", "--log", LOG, "--from", start)
+        for segment in page["segments"]:
+            for part in {duty["part"] for duty in segment["duties"]}:
+                held = {d["node"] for d in segment["duties"] if d["part"] == part and d["binding"] == "holds"}
+                nodes &= held or nodes
+        start = page["next"]
+    return sorted(nodes)
 
 
 def body(drill):
