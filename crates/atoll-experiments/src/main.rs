@@ -40,7 +40,7 @@ enum Experiment {
 }
 
 /// Switches on the mutant that ATOLL_MUTANT names.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "testing")]
 fn put_mutant_in() {
     let Some(name) = std::env::var_os("ATOLL_MUTANT") else { return };
     let found = atoll_log_apps::mutants::ALL.iter().find(|m| name.to_str() == Some(m.name()));
@@ -53,7 +53,7 @@ fn put_mutant_in() {
 }
 
 fn main() -> ExitCode {
-    #[cfg(feature = "mutants")]
+    #[cfg(feature = "testing")]
     put_mutant_in();
     let held = match Experiment::parse() {
         Experiment::Virtualization(args) => virtualization::run(&args),
