@@ -8,7 +8,7 @@ answered. Several histories run side by side. In each of them, a node is killed 
 Loglet is replaced (`atoll chain extend`). An operation without an answer may take effect at any time after its call, or never.
 
 Each run also tests the judges, with bundled histories that are wrong and with clients that leave out the sync. `--mutant-bin` is a program
-built with the feature `mutants`; the judges must then detect a barrier that does not wait.
+built with the feature `testing`; the judges must then detect a barrier that does not wait.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ index, and its log is compacted and trimmed.
 
 Optimistic transactions in two processes, and a replicated service in several, run while all nodes are killed in turn. `atoll check` finds the
 transactions serializable, and every command of the service takes effect once. `--mutant-bin` is a program of the applications with the
-feature `mutants`: known bugs must be found.
+feature `testing`: known bugs must be found.
 """
 
 import json
