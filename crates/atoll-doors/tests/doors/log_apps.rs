@@ -96,7 +96,7 @@ async fn an_append_says_whether_it_happened() {
     *behind.refuse.lock().unwrap() = None;
     behind.mute.store(true, Ordering::Relaxed);
     assert_eq!(append().await, Err(LogError::Unknown(None)));
-    assert_eq!(behind.entries().len(), 1, "it happened all the same");
+    assert_eq!(behind.entries().len(), 1, "it happened nevertheless");
 }
 
 #[tokio::test]

@@ -84,7 +84,7 @@ impl History {
         let line = json!({
             "client": client, "call": call, "return": now_ns(), "outcome": outcome, "do": steps.0, "result": result,
         });
-        // A reader counts the lines while the run goes on.
+        // A reader counts the lines during the run.
         let written =
             open.out.as_mut().map_or(Ok(()), |out| writeln!(out, "{line}").and_then(|()| out.flush()));
         if let Err(error) = written {

@@ -41,7 +41,7 @@ pub struct Args {
     seconds: f64,
 }
 
-/// Copies until it is told to end. It tells the lag and the primary's index that the mirror is at, with the hash there.
+/// Copies until it receives a signal to end. It prints the lag and the primary's index that the mirror is at, with the hash there.
 pub async fn run(args: &Args) -> Result<(), Error> {
     let primary = args.target.open().await?;
     let second = open(&args.to, &args.to_log, args.to_loglet.clone(), args.target.timeout()).await?;

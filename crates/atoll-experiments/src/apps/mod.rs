@@ -53,7 +53,7 @@ enum App {
     Smr(smr::Args),
 }
 
-/// Why a run could not go on.
+/// Why a run could not continue.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// The client could not be made, or the log could not be created.

@@ -38,7 +38,7 @@ pub const SCALOG: Scenario = Scenario {
     full: true,
 };
 
-/// Nodes that are killed and stay dead while the others must go on.
+/// Nodes that are killed and stay dead while the others must continue.
 pub const DEAD: Scenario = Scenario {
     name: "scalog-dead",
     about: "directed: a node with a server, an orderer or the ordering log dies and stays dead; the others append, and read everything",

@@ -40,7 +40,7 @@ impl Handles {
     pub(super) fn keyspace(&self, layout: &Layout) -> Arc<dyn Keyspace> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = open.entry(layout.id).or_insert_with(|| (layout.epoch, self.provider.open(layout)));
-        // A handle to an older layout goes on, and is replaced only once a newer one is in use.
+        // A handle to an older layout stays usable, and is replaced only once a newer one is in use.
         if opened.0 < layout.epoch {
             *opened = (layout.epoch, self.provider.open(layout));
         }

@@ -1,5 +1,5 @@
 //! Clients of single positions of a log on CORFU: they append, look, fill and trim, and take positions that they never write. A judge of
-//! their own compares all that they are told (corfu-K3, corfu-K4, corfu-K5).
+//! their own compares all answers to them (corfu-K3, corfu-K4, corfu-K5).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,14 +23,14 @@ const AHEAD: u64 = 6;
 /// How far below it they look.
 const BEHIND: u64 = 16;
 
-/// What clients were told of one position.
+/// What clients have heard about one position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Data,
     Junk,
 }
 
-/// Compares what clients are told.
+/// Compares the answers to clients.
 #[derive(Debug, Default)]
 struct State {
     told: BTreeMap<u64, Told>,

@@ -72,7 +72,7 @@ async fn positions_are_written_once_read_and_trimmed() {
     assert_eq!((read(0).await, read(2).await), (Cell::Trimmed(true), data("c")));
     assert_eq!(log.show().await.unwrap().trim, 2);
 
-    // Its positions go on in the next segment, and those of the one before stay as they are.
+    // Its positions continue in the next segment, and those of the one before stay as they are.
     let moved = log.replace(Replacement::Sequencer(1)).await.unwrap();
     assert_ne!(moved.loglet, shown.loglet);
     assert_eq!((moved.start, log.append("d").await.unwrap()), (3, 3));

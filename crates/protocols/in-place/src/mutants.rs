@@ -21,7 +21,7 @@ atoll_core::mutants! {
     IN_PLACE_T9 = "InPlaceT9", caught by ["in-place"];
     /// An acceptor drops a key as soon as it votes for its deletion.
     IN_PLACE_T11 = "InPlaceT11", caught by ["in-place"];
-    /// An acceptor goes on with a group that it has sealed.
+    /// An acceptor still serves a group that it has sealed.
     IN_PLACE_UNSEALED = "InPlaceUnsealed", caught by [];
     /// A transaction commits although nobody knows whether a key is locked for it.
     IN_PLACE_TX1 = "InPlaceTx1", caught by [];

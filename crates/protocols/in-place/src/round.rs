@@ -186,7 +186,7 @@ pub(crate) fn learn(shared: &Shared, group: &GroupConfig, round: &Round) -> Opti
             Reject::Unknown {} => created = true,
             Reject::WrongIdentity {} => shared.lost(group, node),
             Reject::Dropped {} => return Some(Setback::Short(Unavailability::Gone)),
-            // As long as a majority is not sealed, the others may go on.
+            // As long as a majority is not sealed, the others may continue.
             Reject::Moved {} => moved += 1,
             Reject::Full {} => room += 1,
             Reject::DiskFull {} => disk += 1,

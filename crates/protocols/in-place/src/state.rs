@@ -34,7 +34,7 @@ pub type TxnId = u128;
 atoll_core::choice! {
     /// What a transaction does to a key if it is committed.
     pub enum Intent {
-        /// Nothing: the key is only checked. It is locked all the same, or two transactions could each rely on what the other changes
+        /// Nothing: the key is only checked. It is locked nevertheless, or two transactions could each rely on what the other changes
         /// (rmw-TX6).
         0 = Check {},
         /// The key gets this value.

@@ -245,7 +245,7 @@ fn world_with_a_key() -> World {
     world
 }
 
-/// Lets a repeat through one node be faster than the first attempt through another one. Returns what each is told.
+/// Lets a repeat through one node be faster than the first attempt through another one. Returns the answer to each.
 fn repeat_first(bug: Mutant) -> Vec<Option<Result<Transacted, KeyspaceError>>> {
     set_mutant(bug);
     let mut world = world_with_a_key();
@@ -267,7 +267,7 @@ fn a_first_attempt_after_its_repeat_is_not_done_again() {
     assert_ne!(told[0], told[1], "nobody noticed that it was done twice");
 }
 
-/// Repeats a transaction through a node that is cut off after so many frames. Returns what the repeat is told.
+/// Repeats a transaction through a node that is cut off after so many frames. Returns the answer to the repeat.
 fn cut_off(bug: Mutant, frames: u64) -> Option<Result<Transacted, KeyspaceError>> {
     set_mutant(bug);
     let mut world = world_with_a_key();

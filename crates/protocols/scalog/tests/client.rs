@@ -132,7 +132,7 @@ fn holders_of_the_ordering_log_lack_no_records_and_servers_look_for_what_they_ha
     assert_eq!(progress(&mut c, 3), all);
 }
 
-/// A caller that is told that an append may or may not have happened sends it again, and one that is told "forgotten" searches for it. Only
+/// A caller repeats an append whose outcome is unknown, and searches for one whose outcome is "forgotten". Only
 /// the search ends this: an entry of a client that has moved is refused until then, whatever becomes of the others in its batch.
 #[test]
 fn entries_of_a_client_that_has_moved_are_searched_for_also_if_others_of_their_batch_are_appended() {
