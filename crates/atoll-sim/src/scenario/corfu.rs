@@ -90,7 +90,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let (weather, assembly) = nodes(&mut rng, hosts);
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
-    people(&stage, &mut rng);
+    striped::people(&stage, &mut rng, LOG, ("corfu", 3), spec);
     let faults = Faults {
         menu: Menu::USUAL.some(&mut rng),
         every: Duration::from_millis(500 + rng.below(1_500)),
@@ -110,30 +110,6 @@ async fn extender(stage: Stage<NodeHandles>, name: String, every: Duration) {
         let Some(log) = life.handles.log(&name) else { continue };
         let _ = stage.cluster.ask(&life, log.extend(spec(&stage))).await;
     }
-}
-
-/// Starts the clients and the operator.
-fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
-    let appenders = 1 + rng.below(3);
-    let reconfigure = Duration::from_millis(2_000 + rng.below(3_000));
-    let trims = rng.below(2) == 0;
-    let first = if rng.below(3) == 0 { "native" } else { "corfu" };
-    let all = stage.clone();
-    let stage = stage.clone();
-    all.spawn("people", async move {
-        load::create_kind(&stage, LOG, first).await;
-        let name = || LOG.to_owned();
-        for _ in 0..appenders {
-            let think = Duration::from_millis(50 * appenders);
-            stage.spawn("appender", load::appender(stage.clone(), name(), think));
-        }
-        stage.spawn("checker", load::checker(stage.clone(), name(), Duration::from_millis(150)));
-        stage.spawn("reader", load::reader(stage.clone(), name(), Duration::from_millis(100)));
-        stage.spawn("operator", striped::swapper(stage.clone(), name(), reconfigure, spec));
-        if trims {
-            stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(4)));
-        }
-    });
 }
 
 fn run_positions(seed: u64, out: TraceOut) -> Outcome {

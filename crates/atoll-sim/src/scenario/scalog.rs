@@ -89,7 +89,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let (weather, assembly) = nodes(&mut rng, hosts);
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
-    people(&stage, &mut rng);
+    striped::people(&stage, &mut rng, LOG, ("scalog", 4), spec);
     let faults = Faults {
         menu: Menu::USUAL.some(&mut rng),
         every: Duration::from_millis(500 + rng.below(1_500)),
@@ -99,30 +99,6 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     };
     let demand = load::demand(stage.clone(), vec![LOG.to_owned()]);
     play(&mut world, &stage, &mut rng, faults, demand)
-}
-
-/// Starts the clients and the operator.
-fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
-    let appenders = 1 + rng.below(4);
-    let reconfigure = Duration::from_millis(2_000 + rng.below(3_000));
-    let trims = rng.below(2) == 0;
-    let first = if rng.below(3) == 0 { "native" } else { "scalog" };
-    let all = stage.clone();
-    let stage = stage.clone();
-    all.spawn("people", async move {
-        load::create_kind(&stage, LOG, first).await;
-        let name = || LOG.to_owned();
-        for _ in 0..appenders {
-            let think = Duration::from_millis(50 * appenders);
-            stage.spawn("appender", load::appender(stage.clone(), name(), think));
-        }
-        stage.spawn("checker", load::checker(stage.clone(), name(), Duration::from_millis(150)));
-        stage.spawn("reader", load::reader(stage.clone(), name(), Duration::from_millis(100)));
-        stage.spawn("operator", striped::swapper(stage.clone(), name(), reconfigure, spec));
-        if trims {
-            stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(4)));
-        }
-    });
 }
 
 fn run_dead(seed: u64, out: TraceOut) -> Outcome {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use atoll_contract::{LogletId, LogletSpec};
 
+use crate::rng::Rng;
 use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::Stage;
-use crate::workload::log::{live, members, record, round};
+use crate::workload::log::{self as load, live, members, record, round};
 
 /// Returns a specification of striped Loglets for this many members: rotating sequencers or, if there is room, sharded acceptors.
 pub fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
@@ -34,6 +35,37 @@ pub fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
 
 /// Draws a specification of the other kind.
 pub type Spec = fn(&Stage<NodeHandles>) -> LogletSpec;
+
+/// Creates a log of this kind, or sometimes a native one, and starts at most so many appenders, readers, and an operator that moves it
+/// between native Loglets and those of `spec`.
+pub fn people(
+    stage: &Stage<NodeHandles>,
+    rng: &mut Rng,
+    name: &'static str,
+    (kind, most_appenders): (&'static str, u64),
+    spec: Spec,
+) {
+    let appenders = 1 + rng.below(most_appenders);
+    let reconfigure = Duration::from_millis(2_000 + rng.below(3_000));
+    let trims = rng.below(2) == 0;
+    let first = if rng.below(3) == 0 { "native" } else { kind };
+    let all = stage.clone();
+    let stage = stage.clone();
+    all.spawn("people", async move {
+        load::create_kind(&stage, name, first).await;
+        let name = || name.to_owned();
+        for _ in 0..appenders {
+            let think = Duration::from_millis(50 * appenders);
+            stage.spawn("appender", load::appender(stage.clone(), name(), think));
+        }
+        stage.spawn("checker", load::checker(stage.clone(), name(), Duration::from_millis(150)));
+        stage.spawn("reader", load::reader(stage.clone(), name(), Duration::from_millis(100)));
+        stage.spawn("operator", swapper(stage.clone(), name(), reconfigure, spec));
+        if trims {
+            stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(4)));
+        }
+    });
+}
 
 /// Extends the log again and again, to Loglets of another kind than native and back. Sometimes it rebuilds a sealed segment, or truncates.
 /// Its node may die at any step, and sometimes the operator requests that.
