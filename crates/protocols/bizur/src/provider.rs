@@ -142,8 +142,8 @@ impl BizurProvider {
     }
 
     /// Plans a move of every shard whose replicas are not as `spec` wants them. A replica stays where it is if its node may hold it, under
-    /// the identity that it has now. A move that was planned before goes on, to other replicas if need be: the group that serves may be
-    /// sealed already.
+    /// the identity that it has now. A move that was planned before continues, to other replicas if necessary: the group that serves may
+    /// be sealed already.
     async fn plan_move_now(&self, layout: &Layout, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
         if let Some(wanted) = spec.options.keys().next() {
             let (wanted, known) = (wanted.clone(), "none".to_owned());
