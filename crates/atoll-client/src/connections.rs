@@ -43,6 +43,7 @@ pub(crate) struct Connections {
     first_try: OnceLock<Instant>,
     /// Whether any connection was ever established.
     reached: AtomicBool,
+    last_failure: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for Connections {
@@ -78,6 +79,7 @@ impl Connections {
             current: AtomicUsize::new(0),
             first_try: OnceLock::new(),
             reached: AtomicBool::new(false),
+            last_failure: Mutex::new(None),
         })
     }
 
@@ -102,9 +104,16 @@ impl Connections {
     /// Reports that address `i` failed. Drops its shared connection and switches to the next address, unless another caller already
     /// has.
     pub(crate) fn failed(&self, i: usize) {
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         *self.addresses[i].channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let next = (i + 1) % self.addresses.len();
         let _ = self.current.compare_exchange(i, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Returns whether an address has failed in this time.
+    pub(crate) fn failed_within(&self, time: Duration) -> bool {
+        let last = *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|at| at.elapsed() < time)
     }
 
     /// Returns true if no node was ever reached and the time for the first contact has passed.
@@ -149,43 +158,61 @@ impl Connections {
         F: Fn(Channel) -> R,
         R: Future<Output = Result<Response<T>, Status>>,
     {
+        self.call_first(None, repeat, attempt_timeout, f).await
+    }
+
+    /// Like [`Connections::call`]. The first attempt goes to `first`, which has one address.
+    pub(crate) async fn call_first<T, F, R>(
+        &self,
+        mut first: Option<&Connections>,
+        repeat: Repeat,
+        attempt_timeout: Duration,
+        f: F,
+    ) -> Result<T, Error>
+    where
+        F: Fn(Channel) -> R,
+        R: Future<Output = Result<Response<T>, Status>>,
+    {
         let deadline = Instant::now() + self.options.operation_timeout.max(attempt_timeout);
         let mut happened = Outcome::No;
         let mut attempts = 0;
         loop {
-            let at = self.current();
-            let failure = match self.channel(at).await {
-                Err(failure) => failure,
-                Ok(channel) => {
-                    let until = deadline.min(Instant::now() + attempt_timeout);
-                    match timeout_at(until, f(channel)).await {
-                        Ok(Ok(response)) => return Ok(response.into_inner()),
-                        Ok(Err(status)) => {
-                            let (outcome, failure) = parse(&status);
-                            happened = happened.and(outcome);
-                            if !is_worth_retrying(failure.reason) {
-                                return Err(ended(happened, failure));
-                            }
-                            failure
-                        }
-                        Err(_) => {
-                            happened = happened.and(Outcome::Unknown);
-                            unreachable_node(self.text(at), "no answer in time")
-                        }
-                    }
-                }
+            let until = deadline.min(Instant::now() + attempt_timeout);
+            let (node, is_first) = first.take().map_or((self, false), |node| (node, true));
+            let at = node.current();
+            let (outcome, failure) = match node.attempt(at, until, &f).await {
+                Ok(reply) => return Ok(reply),
+                Err(failed) => failed,
             };
-            self.failed(at);
-            attempts += 1;
+            happened = happened.and(outcome);
+            if !is_worth_retrying(failure.reason) {
+                return Err(ended(happened, failure));
+            }
+            node.failed(at);
+            attempts += usize::from(!is_first);
             let wait = match attempts % self.len() {
-                0 => self.options.backoff((attempts / self.len()) as u32 - 1),
+                0 if !is_first => self.options.backoff((attempts / self.len()) as u32 - 1),
                 _ => Duration::ZERO,
             };
             let again = repeat == Repeat::Idempotent || happened == Outcome::No;
-            if !again || Instant::now() + wait >= deadline || self.is_hopeless() {
+            if !again || Instant::now() + wait >= deadline || (self.is_hopeless() && !is_first) {
                 return Err(ended(happened, failure));
             }
             sleep(wait).await;
+        }
+    }
+
+    /// Performs one attempt at address `i`. The error says whether it happened.
+    async fn attempt<T, F, R>(&self, i: usize, until: Instant, f: &F) -> Result<T, (Outcome, Failure)>
+    where
+        F: Fn(Channel) -> R,
+        R: Future<Output = Result<Response<T>, Status>>,
+    {
+        let channel = self.channel(i).await.map_err(|failure| (Outcome::No, failure))?;
+        match timeout_at(until, f(channel)).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(parse(&status)),
+            Err(_) => Err((Outcome::Unknown, unreachable_node(self.text(i), "no answer in time"))),
         }
     }
 }
@@ -289,5 +316,22 @@ mod tests {
         some.failed(1);
         some.failed(2);
         assert_eq!(some.current(), 0);
+    }
+
+    #[tokio::test]
+    async fn another_node_is_asked_if_the_first_one_fails() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let there = listener.local_addr().expect("its address").to_string();
+        let all = Connections::new(&there, Options::default()).expect("valid");
+        // Nobody listens at port 1.
+        let first = Connections::new("127.0.0.1:1", Options::default()).expect("valid");
+        let within = Duration::from_secs(5);
+        let reply =
+            all.call_first(Some(&first), Repeat::Once, within, |_| async { Ok(Response::new("done")) }).await;
+        assert_eq!(reply.expect("the call to the other node"), "done");
+        assert!(first.failed_within(within) && !all.failed_within(within));
+        let unknown = |_| async { Err::<Response<()>, _>(Status::unavailable("broken pipe")) };
+        let lost = all.call_first(Some(&all), Repeat::Once, within, unknown).await;
+        assert!(matches!(lost, Err(Error::Unknown(_))), "it may have happened, so nobody else is asked");
     }
 }

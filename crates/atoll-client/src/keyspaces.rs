@@ -14,6 +14,7 @@ use crate::error::{Error, Failure, parse};
 use crate::keyspace_proto as proto;
 use crate::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;
 use crate::lane::random_client;
+use crate::placement::Placement;
 use crate::proto::Reason;
 
 /// The maximum length of a message that a node sends, in bytes.
@@ -98,6 +99,7 @@ impl Keyspaces {
             client: random_client(),
             seq: AtomicU64::new(0),
             floors: Mutex::default(),
+            placement: Placement::default(),
         }))
     }
 }
@@ -110,9 +112,11 @@ struct Inner {
     seq: AtomicU64,
     /// Lower bounds for writes, by key: what the last reply for the key said.
     floors: Mutex<BTreeMap<Bytes, u64>>,
+    placement: Placement,
 }
 
-/// The keys of one keyspace. Cheap to clone; all clones are one client. A write that returns `Ok` was done at most once, however often it
+/// The keys of one keyspace. Cheap to clone; all clones are one client. Reads and writes of one key go straight to the node that leads its
+/// shard, or to another one if that fails. A write that returns `Ok` was done at most once, however often it
 /// was sent; an error says whether it happened.
 #[derive(Clone, Debug)]
 pub struct Keyspace(Arc<Inner>);
@@ -173,7 +177,16 @@ impl Keyspace {
         let me = &*self.0;
         let request = proto::GetRequest { keyspace: me.name.clone(), keys: keys.clone() };
         let within = me.connections.options.attempt_timeout;
-        let reply = call!(me, Repeat::Idempotent, within, get, request)?;
+        // Keys of several shards have no node in common.
+        let first = match keys.as_slice() {
+            [key] => me.placement.node(&me.connections, &me.name, key).await,
+            _ => None,
+        };
+        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel| {
+            let request = request.clone();
+            async move { client(channel).get(request).await }
+        });
+        let reply = reply.await?;
         keys.iter().zip(&reply.found).for_each(|(key, found)| me.saw_floor(key, found.floor));
         Ok(reply.found.into_iter().map(|found| found.held).collect())
     }
@@ -190,12 +203,13 @@ impl Keyspace {
         let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
         let request = proto::PutRequest { keyspace, write, key: key.clone(), value, condition };
         let attempts = AtomicU64::new(0);
-        let reply =
-            me.connections.call(Repeat::Idempotent, me.connections.options.attempt_timeout, |channel| {
-                let mut request = request.clone();
-                request.write = again(request.write, &attempts);
-                async move { client(channel).put(request).await }
-            });
+        let within = me.connections.options.attempt_timeout;
+        let first = me.placement.node(&me.connections, &me.name, &key).await;
+        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel| {
+            let mut request = request.clone();
+            request.write = again(request.write, &attempts);
+            async move { client(channel).put(request).await }
+        });
         me.wrote(&key, reply.await)
     }
 
@@ -210,12 +224,13 @@ impl Keyspace {
         let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
         let request = proto::DeleteRequest { keyspace, write, key: key.clone(), condition };
         let attempts = AtomicU64::new(0);
-        let reply =
-            me.connections.call(Repeat::Idempotent, me.connections.options.attempt_timeout, |channel| {
-                let mut request = request.clone();
-                request.write = again(request.write, &attempts);
-                async move { client(channel).delete(request).await }
-            });
+        let within = me.connections.options.attempt_timeout;
+        let first = me.placement.node(&me.connections, &me.name, &key).await;
+        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel| {
+            let mut request = request.clone();
+            request.write = again(request.write, &attempts);
+            async move { client(channel).delete(request).await }
+        });
         me.wrote(&key, reply.await)
     }
 

@@ -39,6 +39,7 @@ mod keyspaces;
 mod lane;
 mod log;
 mod options;
+mod placement;
 mod read;
 mod tables;
 
@@ -69,6 +70,7 @@ pub use error::{Error, Failure, Outcome, status};
 pub use keyspaces::{HeldLease, Keys, Keyspace, Keyspaces, Watch};
 pub use log::{Appending, Log};
 pub use options::{Options, Tls};
+pub use placement::shard_of;
 pub use proto::Reason;
 pub use read::{ReadBatch, ReadOptions, Reader};
 pub use tables::{Rows, Tables};

@@ -44,6 +44,9 @@ pub struct Keyspace {
     /// How many buckets each shard has.
     #[prost(uint32, tag = "6")]
     pub buckets: u32,
+    /// Every node answers for every key. The first node of a key's shard does so with the fewest messages. The shard is h mod the number of
+    /// shards, where h is the FNV-1a hash of the key in 64 bits, and then, modulo 2^64: h ^= h >> 30, h \*= 0xbf58476d1ce4e5b9, h ^= h >> 27,
+    /// h \*= 0x94d049bb133111eb, h ^= h >> 31.
     #[prost(message, repeated, tag = "7")]
     pub shards: ::prost::alloc::vec::Vec<Shard>,
     /// How many shards are still to move to other replicas.

@@ -2,6 +2,7 @@
 //! time of a ping-pong between two processes, which is most of such a figure on many machines.
 
 mod db;
+mod kv;
 mod ping_pong;
 
 use std::cell::RefCell;
@@ -38,6 +39,8 @@ enum BenchVerb {
     Log(BenchLogArgs),
     /// Put and get rows of a table, at a fixed rate
     Db(db::BenchDbArgs),
+    /// Put and get keys of a keyspace from N workers. Each worker has one operation outstanding
+    Kv(kv::BenchKvArgs),
     /// Send a byte to another process and back: the floor of every figure at depth 1. Needs no cluster
     PingPong(ping_pong::PingPongArgs),
 }
@@ -75,6 +78,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), CliError> {
     let bench = match &args.verb {
         BenchVerb::Log(bench) => bench,
         BenchVerb::Db(bench) => return db::run(&args.common, bench).await,
+        BenchVerb::Kv(bench) => return kv::run(&args.common, bench).await,
         BenchVerb::PingPong(bench) => return ping_pong::run(&args.common, bench),
     };
     let client = args.common.client().await?;
@@ -179,8 +183,7 @@ impl Seen {
     }
 
     fn unix_ms(&self, at: Instant) -> u64 {
-        let at = self.started_at + at.saturating_duration_since(self.started);
-        at.duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+        unix_ms(self.started, self.started_at, at)
     }
 
     fn seconds(&self) -> f64 {
@@ -229,6 +232,12 @@ async fn load(log: &Log, bench: &BenchLogArgs) -> (Seen, Duration) {
     let ended = seen.ended;
     seen.note_gap(ended);
     (seen, cpu)
+}
+
+/// Returns a time on the clock of the machine, which showed `started_at` at `started`.
+fn unix_ms(started: Instant, started_at: SystemTime, at: Instant) -> u64 {
+    let at = started_at + at.saturating_duration_since(started);
+    at.duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Returns the CPU time of all threads of this process, as the scheduler counts it. Zero if there is no such file.

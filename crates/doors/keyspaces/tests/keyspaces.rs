@@ -327,3 +327,14 @@ async fn bad_input_is_refused_by_name() {
     assert_eq!((why, words.as_str()), (Reason::NoSuchKeyspace, "there is no keyspace \"sand\""));
     node.shutdown().await;
 }
+
+#[test]
+fn clients_and_nodes_agree_on_the_shard_of_a_key() {
+    for n in 0..2000 {
+        let key = key(n);
+        for shards in [1, 3, 64, 1024] {
+            let of_nodes = atoll_contract::keyspace::place_of(&key, shards, 7).shard;
+            assert_eq!(atoll_client::shard_of(&key, shards as usize), of_nodes as usize, "{key:?}");
+        }
+    }
+}

@@ -55,10 +55,10 @@ pub(super) struct BenchDbArgs {
 }
 
 /// SplitMix64, so that each run chooses and fills rows in the same way.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn draw(&mut self) -> u64 {
+    pub(super) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,7 +66,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn bytes(&mut self, length: usize) -> Bytes {
+    pub(super) fn bytes(&mut self, length: usize) -> Bytes {
         let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| self.draw().to_le_bytes()).collect();
         bytes.truncate(length);
         bytes.into()
@@ -82,7 +82,7 @@ fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn put(table: &str, number: u64, payload: Bytes) -> Operation {
+pub(super) fn put(table: &str, number: u64, payload: Bytes) -> Operation {
     let cells = vec![
         NamedCell { column: "id".to_owned(), value: Some(int(key(number))) },
         NamedCell {
@@ -94,7 +94,7 @@ fn put(table: &str, number: u64, payload: Bytes) -> Operation {
     Operation { table: table.to_owned(), action: Some(operation::Action::Put(put)) }
 }
 
-async fn make_table(tables: &Tables, name: &str) -> Result<(), CliError> {
+pub(super) async fn make_table(tables: &Tables, name: &str) -> Result<(), CliError> {
     let column =
         |name: &str, kind| TableColumn { name: name.to_owned(), kind: i32::from(kind), nullable: false };
     let table = Table {
@@ -165,6 +165,13 @@ impl Seen {
     }
 }
 
+/// Reads a row. Returns whether it exists.
+pub(super) async fn get(tables: &Tables, table: &str, number: u64, stale: bool) -> Result<bool, Error> {
+    let keys = vec![RowKey { cells: vec![int(key(number))] }];
+    let got = tables.get(GetRequest { table: table.to_owned(), keys, stale }).await?;
+    Ok(got.found.iter().any(|found| found.row.is_some()))
+}
+
 /// Runs one operation.
 async fn one(tables: &Tables, args: &BenchDbArgs, is_put: bool, random: u64) -> Result<(), Error> {
     let number = random % args.rows;
@@ -172,9 +179,7 @@ async fn one(tables: &Tables, args: &BenchDbArgs, is_put: bool, random: u64) -> 
         let payload = Random(random).bytes(args.payload as usize);
         return tables.transact(vec![put(&args.table, number, payload)]).await.map(drop);
     }
-    let keys = vec![RowKey { cells: vec![int(key(number))] }];
-    let got = tables.get(GetRequest { table: args.table.clone(), keys, stale: args.stale }).await?;
-    if got.found.iter().any(|found| found.row.is_some()) {
+    if get(tables, &args.table, number, args.stale).await? {
         return Ok(());
     }
     let words = format!("row {number} of {} does not exist", args.rows);
