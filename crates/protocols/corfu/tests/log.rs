@@ -217,3 +217,52 @@ fn a_reconfiguration_that_died_is_completed() {
     let at = w.append(5, "b");
     assert_eq!((w.read(3, 0), w.read(3, at)), (data("a"), data("b")));
 }
+
+/// A unit that has died refuses nothing, so an append that waits for it has to look for its successor by itself.
+#[test]
+fn an_append_in_flight_continues_as_soon_as_a_dead_unit_is_replaced() {
+    for dead in [1, 2] {
+        let mut w = World::new(7, &[&[1, 2]]);
+        w.append(5, "a");
+        let log = w.log(5);
+        w.c.on(5, {
+            let log = log.clone();
+            async move { assert_eq!(log.append(Bytes::from("b")).await, Ok(1)) }
+        });
+        w.c.kill(NodeId(dead));
+        let stuck = w.c.env(5).launch("stuck", async move { log.append(Bytes::from("x")).await });
+        w.c.run_for(Duration::from_millis(150));
+        let (old, new) = (w.unit(dead), w.unit(3));
+        w.on(4, |log| async move { log.replace_unit(old, new).await.map(drop).unwrap() });
+        let position = w.c.wait(stuck, Duration::from_millis(60)).unwrap().unwrap();
+        assert_eq!((position, w.read(4, position)), (2, data("x")), "node {dead}: it resumed where it began");
+    }
+}
+
+#[test]
+fn readers_go_on_while_the_last_unit_of_a_chain_is_dead_and_after_it_was_replaced() {
+    let mut w = World::new(8, &[&[1, 2]]);
+    w.append(5, "a");
+    w.append(5, "b");
+    let reader = w.log(4);
+    w.c.on(4, {
+        let reader = reader.clone();
+        async move { assert_eq!(reader.tail().await, Ok(2)) }
+    });
+    w.append(5, "c");
+    w.c.kill(NodeId(2));
+    w.c.run_for(Duration::from_millis(20));
+    let read = |w: &mut World, at: u64, within_ms| {
+        let reader = reader.clone();
+        let call = w.c.env(4).launch("read", async move { reader.read(at).await });
+        w.c.wait(call, Duration::from_millis(within_ms)).unwrap().unwrap()
+    };
+    assert_eq!((read(&mut w, 0, 20), read(&mut w, 1, 20)), (data("a"), data("b")), "known to be complete");
+    // Whether the third entry is complete is not known to this reader (corfu-C6). It waits until another unit has the place of the last.
+    let waits = reader.clone();
+    let waits = w.c.env(4).launch("waits", async move { waits.read(2).await });
+    w.c.run_for(Duration::from_millis(100));
+    let (old, new) = (w.unit(2), w.unit(3));
+    w.on(5, |log| async move { log.replace_unit(old, new).await.map(drop).unwrap() });
+    assert_eq!(w.c.wait(waits, Duration::from_millis(60)).unwrap(), Ok(data("c")));
+}

@@ -189,6 +189,11 @@ impl Client {
         self.env.now().after(self.options.round_timeout)
     }
 
+    /// Returns until when a unit that does not answer is asked again, before somebody looks whether another one has taken its place.
+    pub fn look_end(&self) -> Tick {
+        self.env.now().after(self.options.retry * 2)
+    }
+
     /// Pauses between two attempts. Returns false if the time is up.
     pub async fn pause(&self, until: Tick) -> bool {
         if self.env.now() >= until {

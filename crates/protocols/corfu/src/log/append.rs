@@ -76,6 +76,8 @@ impl CorfuLog {
 
     /// Writes at a position, and resumes there under each new projection with the same token (corfu-C7): another position could make it
     /// appear twice, because a filler may complete what is on the first units. Returns false if the position is another's.
+    ///
+    /// A unit that has died refuses nothing. Only the register says that another one has taken its place.
     async fn write_at(
         &self,
         position: u64,
@@ -86,11 +88,18 @@ impl CorfuLog {
         let mut view = self.view().await?;
         let mut begun = false;
         loop {
-            let wrote = self.client.write_chain(&view, position, 1, token, data, until).await;
+            let look_end = self.client.look_end().min(until);
+            let wrote = self.client.write_chain(&view, position, 1, token, data, look_end).await;
             begun |= !matches!(wrote, Wrote::NotBegun(_));
             match wrote {
                 Wrote::Done => return Ok(true),
                 Wrote::Lost => return Ok(false),
+                Wrote::Unfinished(Stop::Unavailable(Unavailability::NoQuorum | Unavailability::Busy))
+                    if self.client.pause(until).await =>
+                {
+                    hit("corfu.log.looks_again");
+                    view = self.refresh().await.unwrap_or(view);
+                }
                 Wrote::Unfinished(Stop::Sealed) | Wrote::NotBegun(Stop::Sealed) => {
                     hit("corfu.log.resumes");
                     let newer = self.newer(view.epoch(), until).await;

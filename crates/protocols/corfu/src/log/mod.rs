@@ -23,7 +23,8 @@ use atoll_core::sync::lock;
 use atoll_core::{Encode, Env, NodeId};
 use bytes::Bytes;
 
-use crate::client::{Client, ClientOptions, Stop, View};
+use crate::client::{Client, ClientOptions, Stop, Tails, View};
+use crate::intervals::Intervals;
 use crate::message::Token;
 use crate::projection::{Projection, ProjectionError};
 
@@ -31,6 +32,8 @@ pub use read::Entry;
 
 /// What the names of the registers of logs start with; the name of the log follows.
 pub const REGISTER_PREFIX: &str = "corfu/";
+/// A client remembers so many ranges of complete positions. Each reconfiguration may begin another one.
+const MAX_COMPLETE: usize = 256;
 /// Every position of a log is below this one. No log gets there; the limit keeps sums of positions in range.
 pub const MAX_POSITION: u64 = 1 << 60;
 
@@ -129,6 +132,14 @@ struct State {
     token: Token,
     /// All positions below this one are written, or somebody took them: something above was written.
     written: u64,
+    /// Positions that are on every unit of their chain, as far as checks of the tail have shown.
+    complete: Intervals,
+}
+
+impl State {
+    fn new(token: Token) -> Self {
+        State { view: None, token, written: 0, complete: Intervals::default() }
+    }
 }
 
 impl CorfuLog {
@@ -136,7 +147,7 @@ impl CorfuLog {
     pub fn new(env: Env, log: LogletId, register: Arc<dyn Register>, options: ClientOptions) -> Self {
         let token = Token { client: env.random(), number: 0 };
         let client = Client { env, log, options: Arc::new(options) };
-        CorfuLog { client, register, state: Arc::new(Mutex::new(State { view: None, token, written: 0 })) }
+        CorfuLog { client, register, state: Arc::new(Mutex::new(State::new(token))) }
     }
 
     /// Writes the first projection, of epoch 1. It is durable on return.
@@ -200,6 +211,20 @@ impl CorfuLog {
         state.written = state.written.max(below);
     }
 
+    /// Notes what a probe shows: what is on the tail of a chain is on all of its units.
+    fn has_seen(&self, view: &View, tails: &Tails) {
+        let complete = view.projection.active().start..tails.complete_below(view);
+        let mut state = lock(&self.state);
+        if state.complete.len() >= MAX_COMPLETE {
+            state.complete = Intervals::default();
+        }
+        state.complete.add(complete);
+    }
+
+    fn knows_complete(&self, position: u64) -> bool {
+        lock(&self.state).complete.contains(position)
+    }
+
     /// Refuses a position at which nothing is written, and nothing above, either. A fill or a trim there would move the tail up to it, with
     /// junk in between. Costs nothing if this client knows that the tail is above.
     pub async fn check_below_tail(&self, position: u64) -> Result<(), LogError> {
@@ -222,6 +247,7 @@ impl CorfuLog {
                 Ok(tails) if tails.covers(&view) => {
                     let tail = tails.written_above(&view);
                     self.has_written(tail);
+                    self.has_seen(&view, &tails);
                     return Ok(tail);
                 }
                 Err(Stop::Sealed) => view = self.newer(view.epoch(), until).await?,

@@ -3,11 +3,13 @@
 use bytes::Bytes;
 
 use atoll_contract::Unavailability;
+use atoll_core::Tick;
 use atoll_core::testing::hit;
 
 use super::{CorfuLog, LogError, MAX_POSITION};
 use crate::client::{Stop, View, refusal};
 use crate::message::{Erase, Piece, TrimTo, Verdict};
+use crate::projection::UnitId;
 
 /// What is at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +25,8 @@ pub enum Entry {
 }
 
 impl CorfuLog {
-    /// Reads a position from the tail of its chain. A hole below other positions is filled after a while, so no reader passes one that is
+    /// Reads a position from the tail of its chain, or from any unit of it if the tail does not answer and the last check of the tail of the
+    /// log has found that the position is complete. A hole below other positions is filled after a while, so no reader passes one that is
     /// not decided (corfu-C13, corfu-K8).
     pub async fn read(&self, position: u64) -> Result<Entry, LogError> {
         if position >= MAX_POSITION {
@@ -56,8 +59,11 @@ impl CorfuLog {
                 }
                 Err(stop @ Stop::Gone) => return Err(stop.into()),
                 Err(Stop::Trimmed) => return Ok(Entry::Trimmed),
-                // Another projection may be on its way, in which another unit is the tail.
-                Err(stop) => why = stop,
+                // Another unit may be the tail by now, or soon. One that has died refuses nothing, so only the register says so.
+                Err(stop) => {
+                    why = stop;
+                    view = self.refresh().await.unwrap_or(view);
+                }
             }
             if !self.client.pause(until).await {
                 return Err(why.into());
@@ -65,11 +71,29 @@ impl CorfuLog {
         }
     }
 
+    /// Asks the tail of the chain. If it does not answer, and the position is known to be complete, every other unit knows as much.
     async fn read_once(&self, view: &View, position: u64) -> Result<Entry, Stop> {
         let place = view.projection.place(position).ok_or(Stop::Trimmed)?;
-        let Some(tail) = place.chain.units.last() else { return Err(Stop::Trimmed) };
-        let (range, bytes) = (place.addr..place.addr + 1, self.client.options.step_bytes);
-        let found = self.client.look(view, *tail, range, bytes, self.client.round_end()).await?;
+        let [others @ .., tail] = place.chain.units.as_slice() else { return Err(Stop::Trimmed) };
+        let may_ask_others = !others.is_empty() && self.knows_complete(position);
+        let now = self.client.env.now();
+        let until = if may_ask_others { now } else { self.client.look_end() };
+        let answer = self.read_at(view, *tail, place.addr, until).await;
+        if may_ask_others && matches!(answer, Err(Stop::Unavailable(_))) {
+            hit("corfu.log.read_elsewhere");
+            for unit in others.iter().rev() {
+                match self.read_at(view, *unit, place.addr, now).await {
+                    Err(Stop::Unavailable(_)) | Ok(Entry::Unwritten) => {}
+                    answer => return answer,
+                }
+            }
+        }
+        answer
+    }
+
+    async fn read_at(&self, view: &View, unit: UnitId, addr: u64, until: Tick) -> Result<Entry, Stop> {
+        let bytes = self.client.options.step_bytes;
+        let found = self.client.look(view, unit, addr..addr + 1, bytes, until).await?;
         Ok(match found.into_iter().next() {
             Some((Piece::Data { .. }, Some(data))) => Entry::Data(data),
             Some((Piece::Junk { .. }, _)) => Entry::Junk,
