@@ -202,12 +202,77 @@ def figure_10(name):
     save(figure, name)
 
 
+def loads(runs):
+    """The load of the machine over these runs, in words."""
+    all_of_them = sorted(r["settings"]["load_1m"] for r in runs if "load_1m" in r.get("settings", {}))
+    return f"load of the machine {all_of_them[0]:.1f} to {all_of_them[-1]:.1f}"
+
+
+def figure_10_of_delos(name):
+    """Appends per second against the number of stripes: modelled machines, and what one machine carries."""
+    runs = [r for r in lines(name) if "ops_s" in r]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
+
+    def points(workload):
+        mine = [r for r in runs if r["workload"] == workload]
+        counts = sorted({r["stripes"] for r in mine})
+        return counts, [median([r["ops_s"] for r in mine if r["stripes"] == c]) for c in counts]
+
+    counts, rates = points("rotating")
+    left.plot(counts, [r / rates[0] for r in rates], "s--", color=BASE, label="Atoll, modelled")
+    left.plot([2], [1.25], "D", color=PAPER, label="Delos, as its text says: 25 % faster")
+    left.set_xlabel("sequencers that take turns, over the same nine LogServers")
+    left.set_ylabel("appends per second, times those of one")
+    counts, rates = points("sharded")
+    right.plot(counts, rates, "s--", color=BASE, label="Atoll, modelled: three machines of its own for each stripe")
+    right.plot(*points("modelled_one_machine"), "x:", color="black", label="Atoll, modelled: all on one machine like this")
+    right.plot(*points("real"), "o-", color=OURS, label="Atoll, real: all on this machine")
+    right.plot([30], [1_000_000], "D", color=PAPER, label="Delos, as its text says: over 1 million")
+    right.set_xscale("log", base=2)
+    right.set_yscale("log")
+    right.set_xticks([1, 2, 4, 8, 16, 30], ["1", "2", "4", "8", "16", "30"])
+    right.set_xlabel("stripes of three LogServers")
+    right.set_ylabel("appends per second (log)")
+    for axis in (left, right):
+        axis.set_ylim(bottom=0) if axis is left else None
+        axis.legend(fontsize=7)
+    settings = next(r["settings"] for r in runs if r["workload"] == "sharded")
+    figure.suptitle(
+        f"{settings['payload_bytes']} B. The parameters of the model were measured on this machine: a sync"
+        f" {settings['parameters']['sync_ns'] / 1e3:,.0f} µs, a step {settings['parameters']['step_ns'] / 1e3:.1f} µs; {loads(runs)}",
+        fontsize=8,
+    )
+    save(figure, name)
+
+
+def striped_depth_1(name):
+    """A lone append over native and over striped logs."""
+    runs = [r for r in lines(name) if "p50_us" in r]
+    ratio = next(r for r in lines(name) if r["workload"] == "ratio")
+    figure, axis = plt.subplots(figsize=(6, 4))
+    for at, system, colour in ((0, "native", BASE), (1, "striped", OURS)):
+        mine = [r["p50_us"] for r in runs if r["system"] == system]
+        axis.bar([at], [median(mine)], 0.5, color=colour)
+        axis.plot([at] * len(mine), mine, "k_", ms=12)
+    axis.set_xticks([0, 1], ["native", "striped, two stripes on the same servers"])
+    axis.set_ylabel("p50 of an append, µs; each round is a line")
+    settings = runs[0]["settings"]
+    axis.set_title(
+        f"One append of {settings['payload_bytes']} B at a time: {ratio['p50_striped_to_native']} times as long, at most {ratio['target']}\n"
+        f"{settings['nodes']} processes on one machine, {loads(runs)}",
+        fontsize=8,
+    )
+    save(figure, name)
+
+
 FIGURES = {
     "corfu/figure_9": figure_9,
     "corfu/figure_10": figure_10,
+    "delos/figure_10": figure_10_of_delos,
     "delos/figure_11_left": figure_11_left,
     "delos/figure_11_middle": figure_11_middle,
     "delos/figure_11_right": figure_11_right,
+    "delos/striped_depth_1": striped_depth_1,
 }
 
 if __name__ == "__main__":
