@@ -57,6 +57,7 @@ fn documented_commands_parse() {
         "atoll check linearizable --history h.jsonl --type map --within 60 --memory-mb 512 --json",
         "atoll check run --against table --connect a:1,b:1 --clients 8 --keys 5 --seconds 3 --seed 7 --history h.jsonl",
         "atoll check run --against zookeeper --zookeeper a:1,b:1 --history h.jsonl",
+        "atoll check run --against kv --keyspace locks --engine e --history h.jsonl",
         "atoll corfu show --log main --json",
         "atoll corfu append hello --log main",
         "atoll corfu read 1 2 3 --json",

@@ -299,14 +299,24 @@ pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) ->
 impl Common {
     /// Returns a client of the cluster, or of the one node that was requested.
     pub async fn client(&self) -> Result<Client, CliError> {
-        let mut options = Options { operation_timeout: self.timeout, ..Options::default() };
-        options.attempt_timeout = options.attempt_timeout.min(self.timeout);
-        options.tls = self.tls()?;
+        self.client_with(self.options()?).await
+    }
+
+    /// Returns the same with other settings.
+    async fn client_with(&self, options: Options) -> Result<Client, CliError> {
         let client = Client::with_options(self.connect.as_deref().unwrap_or(DEV_ADDRESSES), options)?;
         Ok(match self.node {
             Some(id) => client.at_node(id).await?,
             None => client,
         })
+    }
+
+    /// Returns the settings of a client.
+    fn options(&self) -> Result<Options, CliError> {
+        let mut options = Options { operation_timeout: self.timeout, ..Options::default() };
+        options.attempt_timeout = options.attempt_timeout.min(self.timeout);
+        options.tls = self.tls()?;
+        Ok(options)
     }
 
     fn tls(&self) -> Result<Option<Tls>, CliError> {

@@ -5,8 +5,9 @@
 //! | `mod.rs` | the verbs; checking a file |
 //! | `run.rs` | run: clients with contention, for a while |
 //! | `recorder.rs` | the history that they write |
-//! | `table.rs`, `zookeeper.rs` | a client of each door |
+//! | `kv.rs`, `table.rs`, `zookeeper.rs` | a client of each door |
 
+mod kv;
 mod recorder;
 mod run;
 mod table;

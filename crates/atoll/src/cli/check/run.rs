@@ -10,7 +10,7 @@ use tokio::task::LocalSet;
 
 use super::super::{CliError, Common, grouped};
 use super::recorder::Recorder;
-use super::{Bar, LimitArgs, check, table, tell, zookeeper};
+use super::{Bar, LimitArgs, check, kv, table, tell, zookeeper};
 
 /// The pause of a client after an operation without an answer.
 pub(super) const AFTER_ERROR: Duration = Duration::from_millis(20);
@@ -27,7 +27,7 @@ enum Against {
     /// Znodes, multis, and reads after a sync
     #[value(name = "zookeeper")]
     ZooKeeper,
-    /// Keys of a keyspace
+    /// Keys of a keyspace, and transactions over several if its engine has them
     Kv,
 }
 
@@ -55,6 +55,8 @@ pub(super) struct RunArgs {
     /// The table for `--against table`; created if it does not exist
     #[arg(long, value_name = "NAME", default_value = "check")]
     table: String,
+    #[command(flatten)]
+    kv: kv::KvArgs,
     /// Where to write the history
     #[arg(long, value_name = "FILE")]
     history: PathBuf,
@@ -133,10 +135,6 @@ pub(super) fn rotated(addresses: &[String], client: u64) -> Vec<String> {
 
 /// Runs `atoll check run`.
 pub(super) async fn run(common: &Common, args: &RunArgs) -> Result<(), CliError> {
-    if args.against == Against::Kv {
-        let words = "--against kv: this program has no keyspaces; allowed are table and zookeeper";
-        return Err(CliError::Usage(words.to_owned()));
-    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let drawn = u64::try_from(since.as_nanos() & u128::from(u32::MAX)).unwrap_or(0);
     let seed = args.seed.unwrap_or(drawn);
@@ -152,9 +150,8 @@ pub(super) async fn run(common: &Common, args: &RunArgs) -> Result<(), CliError>
         Against::ZooKeeper => {
             zookeeper::start(&local, common, &args.zookeeper, args.clients, &shared).await?
         }
-        Against::Table | Against::Kv => {
-            table::start(&local, common, &args.table, args.clients, &shared).await?;
-        }
+        Against::Table => table::start(&local, common, &args.table, args.clients, &shared).await?,
+        Against::Kv => kv::start(&local, common, &args.kv, args.clients, &shared).await?,
     }
     local.run_until(wait(args.seconds)).await;
     shared.stopping.set(true);
