@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from cluster import ROOT, Failed, end, need, poll
+from cluster import ROOT, Failed, end, need, poll, say
 
 # A history that cannot be decided within so many seconds fails the drill.
 JUDGED_WITHIN = 240
@@ -114,3 +114,53 @@ def judge(cluster, histories, merged):
     if done.returncode:
         print(done.stdout.decode(errors="replace")[-1500:], file=sys.stderr)
     return done.returncode == 0, len(lines)
+
+
+def kill_each(drill, cluster, apps, histories):
+    """Kills nodes, one after the other; operations go on while each is down and when it is back. How many were killed."""
+    count = drill.args.operations
+    for number in cluster.ids():
+        pids, _ = cluster.signal([number])
+        need(pids, f"node {number} was not there to be killed")
+        more(apps, histories, count)
+        cluster.wait_back(pids)
+        more(apps, histories, count)
+    return len(cluster.ids())
+
+
+def hashes(*replicas):
+    """The hashes that replicas told, by index. Each index has one hash, whoever tells it."""
+    found = {}
+    for replica in replicas:
+        for line in replica.lines():
+            at, told = line["applied"], line["hash"]
+            need(found.setdefault(at, told) == told, f"at index {at}, {replica.name} has hash {told}; another one has {found[at]}")
+    return found
+
+
+def load_twice(drill, apps, what, log, mutant=""):
+    """Starts two processes of clients with histories."""
+    histories = [drill.folder / f"{what}{mutant}-{n}.history" for n in range(2)]
+    started = [
+        apps.start(what, "--log", log, "--clients", 3, "--first-client", 100 * n, "--seconds", 3600, "--history", history)
+        for n, history in enumerate(histories)
+    ]
+    return started, histories
+
+
+def find_mutants(drill, cluster, mutants):
+    """Known bugs must be found by what judges the right program. `mutants` are pairs: the bug, and the program of clients that has it."""
+    program = pathlib.Path(drill.args.mutant_bin).resolve()
+    for name, what in mutants:
+        log = f"mutant-{name}"
+        started, histories = load_twice(drill, Apps(drill, program, cluster.connect(), mutant=name), what, log, name)
+        more(started, histories, 10 * drill.args.operations)
+        found = None
+        for app in started:
+            app.process.terminate()
+            if app.process.wait(60):
+                found = app.words().splitlines()[-1]
+        if not found and not judge(cluster, histories, drill.folder / f"{log}.jsonl")[0]:
+            found = "no order explains the history"
+        need(found, f"{name}: nothing noticed")
+        say(f"  {name}: {found}")

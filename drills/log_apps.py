@@ -14,10 +14,9 @@ feature `testing`: known bugs must be found.
 """
 
 import json
-import pathlib
 import time
 
-from apps import Apps, find_program, judge, more
+from apps import Apps, find_mutants, find_program, hashes, judge, kill_each, load_twice, more
 from cables import Cable
 from cluster import Cluster, Drill, need, poll, say, table
 
@@ -31,28 +30,6 @@ UNNOTICED = 300
 EVERY = 25
 # Known bugs, and what must find each of them.
 MUTANTS = (("AppsM1", "store"), ("AppsA4", "store"), ("AppsA5", "store"), ("AppsT1", "transactions"), ("AppsT2", "transactions"))
-
-
-def kill_each(drill, cluster, apps, histories):
-    """Kills nodes, one after the other; operations go on while each is down and when it is back. How many were killed."""
-    count = drill.args.operations
-    for number in cluster.ids():
-        pids, _ = cluster.signal([number])
-        need(pids, f"node {number} was not there to be killed")
-        more(apps, histories, count)
-        cluster.wait_back(pids)
-        more(apps, histories, count)
-    return len(cluster.ids())
-
-
-def hashes(*replicas):
-    """The hashes that replicas told, by index. Each index has one hash, whoever tells it."""
-    found = {}
-    for replica in replicas:
-        for line in replica.lines():
-            at, told = line["applied"], line["hash"]
-            need(found.setdefault(at, told) == told, f"at index {at}, {replica.name} has hash {told}; another one has {found[at]}")
-    return found
 
 
 class Stores:
@@ -239,16 +216,6 @@ def compact(drill, stores):
     return done["trimmed_below"]
 
 
-def load_twice(drill, apps, what, log, mutant=""):
-    """Starts two processes of clients with histories."""
-    histories = [drill.folder / f"{what}{mutant}-{n}.history" for n in range(2)]
-    started = [
-        apps.start(what, "--log", log, "--clients", 3, "--first-client", 100 * n, "--seconds", 3600, "--history", history)
-        for n, history in enumerate(histories)
-    ]
-    return started, histories
-
-
 def transactions(drill, program, cluster):
     """Optimistic transactions."""
     apps = Apps(drill, program, cluster.connect())
@@ -293,24 +260,6 @@ def service(drill, program, cluster):
     return ("service", commands, len(cluster.ids()) + 1, "each command once; a new replica has the same hash")
 
 
-def mutants(drill, cluster):
-    """Known bugs must be found by what judges the right program."""
-    program = pathlib.Path(drill.args.mutant_bin).resolve()
-    for name, what in MUTANTS:
-        log = f"mutant-{name}"
-        started, histories = load_twice(drill, Apps(drill, program, cluster.connect(), mutant=name), what, log, name)
-        more(started, histories, 10 * drill.args.operations)
-        found = None
-        for app in started:
-            app.process.terminate()
-            if app.process.wait(60):
-                found = app.words().splitlines()[-1]
-        if not found and not judge(cluster, histories, drill.folder / f"{log}.jsonl")[0]:
-            found = "no order explains the history"
-        need(found, f"{name}: nothing noticed")
-        say(f"  {name}: {found}")
-
-
 def body(drill):
     program = find_program()
     nodes = ("--nodes", drill.args.nodes)
@@ -320,7 +269,7 @@ def body(drill):
         for log in ("store", "transactions", "service", *(f"mutant-{name}" for name, _ in MUTANTS if drill.args.mutant_bin)):
             first.create_log(log, drill.args.loglet)
         if drill.args.mutant_bin:
-            mutants(drill, first)
+            find_mutants(drill, first, MUTANTS)
         with Cluster(drill.binary, drill.folder / "second", *nodes) as second:
             rows.append(store(drill, program, first, second))
         rows += [transactions(drill, program, first), service(drill, program, first)]

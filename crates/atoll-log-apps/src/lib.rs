@@ -1,4 +1,5 @@
-//! Applications of a shared log: CORFU-Store, optimistic transactions, replicated state machines (CORFU, TOCS 31(4), §3 and §4.4).
+//! Applications of a shared log: CORFU-Store, optimistic transactions, replicated state machines (CORFU, TOCS 31(4), §3 and §4.4), and
+//! those of Scalog (NSDI'20, §5).
 //!
 //! | paper | here |
 //! | --- | --- |
@@ -8,6 +9,7 @@
 //! | garbage collection by applications (§2.6) | `store/compaction.rs` |
 //! | the copy of a log in a second cluster | `mirror.rs` |
 //! | CORFU-SMR (§3): a state machine that plays the log | `player.rs`, `smr.rs` |
+//! | Scalog-Store (NSDI'20, §5) | `sharded_store/` |
 //! | Hyder (CIDR'11): intentions, decided in the order of the log | `transactions/` |
 //! | (retries) | `sessions.rs` |
 //! | (what is appended; checkpoints in the log) | `entry.rs` |
@@ -43,6 +45,7 @@ pub mod mirror;
 pub mod mutants;
 pub mod player;
 pub mod sessions;
+pub mod sharded_store;
 pub mod shared_log;
 pub mod smr;
 pub mod store;

@@ -12,7 +12,7 @@ use atoll_contract::Unavailability;
 use atoll_core::BoxFuture;
 use atoll_core::sync::lock;
 
-use crate::shared_log::{LogError, SharedLog, Slot};
+use crate::shared_log::{LogError, Place, SharedLog, Slot};
 
 /// A small generator of numbers that look random.
 #[derive(Clone, Debug)]
@@ -61,6 +61,7 @@ struct Space {
     faults: Faults,
     dice: Dice,
     is_cut_off: bool,
+    shards: u64,
 }
 
 /// A log in memory. Clones share it. Every operation yields before and after it takes effect, so that a test can stop a client there.
@@ -90,7 +91,15 @@ impl MemoryLog {
             faults,
             dice: Dice::new(seed),
             is_cut_off: false,
+            shards: 1,
         })))
+    }
+
+    /// Spreads the positions of the log over so many shards, at least 1.
+    #[must_use]
+    pub fn with_shards(self, shards: u64) -> Self {
+        lock(&self.0).shards = shards.max(1);
+        self
     }
 
     /// Ends all faults, and lets every late write arrive now.
@@ -119,6 +128,11 @@ impl MemoryLog {
 }
 
 impl Space {
+    /// Returns the shard of a position: neighbours are now in one shard and now in different ones.
+    fn shard(&self, position: u64) -> u32 {
+        ((position / 2 + position / 5) % self.shards) as u32
+    }
+
     fn get(&self, position: u64) -> Slot {
         match self.slots.get(&position) {
             _ if position < self.prefix => Slot::Trimmed,
@@ -255,6 +269,30 @@ impl SharedLog for MemoryLog {
             };
             step().await;
             Ok(tail)
+        })
+    }
+
+    fn append_to_shard(&self, data: Bytes) -> BoxFuture<'_, Result<Place, LogError>> {
+        Box::pin(async move {
+            let position = self.append(data).await?;
+            Ok(Place { position, shard: lock(&self.0).shard(position) })
+        })
+    }
+
+    fn read_place(&self, place: Place) -> BoxFuture<'_, Result<Slot, LogError>> {
+        Box::pin(async move {
+            if lock(&self.0).shard(place.position) != place.shard {
+                return Err(LogError::NotInShard(place));
+            }
+            self.read(place.position).await
+        })
+    }
+
+    fn read_places(&self, from: u64, to: u64) -> BoxFuture<'_, Result<Vec<(Slot, u32)>, LogError>> {
+        Box::pin(async move {
+            let slots = self.read_range(from, to).await?;
+            let space = lock(&self.0);
+            Ok((from..).zip(slots).map(|(position, slot)| (slot, space.shard(position))).collect())
         })
     }
 }

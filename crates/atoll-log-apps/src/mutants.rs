@@ -1,7 +1,7 @@
 //! Known bugs of the applications that tests can inject. The tests of this crate find them.
 
 atoll_core::mutants! {
-    /// The client sends its commit to the map service, which applies it when it comes.
+    /// The client sends its commit, or its put, to the map, which applies it when it comes.
     APPS_A1 = "AppsA1", caught by [];
     /// The map accepts a commit that names a collected value.
     APPS_A2 = "AppsA2", caught by [];
@@ -17,6 +17,8 @@ atoll_core::mutants! {
     APPS_A7 = "AppsA7", caught by [];
     /// The mirror takes every copy of an entry for the next one.
     APPS_A8 = "AppsA8", caught by [];
+    /// The map takes all records for records of the first shard.
+    APPS_G1 = "AppsG1", caught by [];
     /// A transaction is not checked against what was written since its snapshot.
     APPS_T1 = "AppsT1", caught by [];
     /// A range that a transaction has read is checked only at the keys that it found (phantoms).

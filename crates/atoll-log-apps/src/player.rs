@@ -11,12 +11,17 @@ use atoll_core::sync::lock;
 use atoll_core::testing::hit;
 
 use crate::entry::{self, AppEntry, Parts};
-use crate::shared_log::{LogError, SharedLog, Slot};
+use crate::shared_log::{LogError, Place, SharedLog, Slot};
 
 /// A deterministic state machine that is driven by a log.
 pub trait Machine: Send + fmt::Debug {
     /// Applies the record at a position. An error means that the record cannot be read; the state is unchanged, and no replica can pass.
     fn apply(&mut self, position: u64, body: Bytes) -> Result<(), DecodeError>;
+
+    /// Applies the record at a place. Only a machine that keeps places needs the shard.
+    fn apply_at(&mut self, place: Place, body: Bytes) -> Result<(), DecodeError> {
+        self.apply(place.position, body)
+    }
 
     /// Returns the state in a form that is equal on all replicas at equal indices.
     fn save(&self) -> Bytes;
@@ -124,14 +129,14 @@ impl<M: Machine> Player<M> {
                 return Ok(());
             }
             let end = target.min(at.saturating_add(self.options.read_ahead.max(1) as u64));
-            let slots = self.log.read_range(at, end).await?;
-            for (position, slot) in (at..end).zip(slots) {
-                let slot = match slot {
-                    Slot::Unwritten => self.decided(position).await?,
-                    slot => slot,
+            let slots = self.log.read_places(at, end).await?;
+            for (position, found) in (at..end).zip(slots) {
+                let (slot, shard) = match found {
+                    (Slot::Unwritten, _) => self.decided(position).await?,
+                    found => found,
                 };
                 match slot {
-                    Slot::Data(data) => self.apply(position, data)?,
+                    Slot::Data(data) => self.apply(Place { position, shard }, data)?,
                     Slot::Trimmed => {
                         if self.applied() <= position {
                             self.recover(position).await?;
@@ -144,30 +149,30 @@ impl<M: Machine> Player<M> {
         }
     }
 
-    async fn decided(&self, position: u64) -> Result<Slot, PlayError> {
+    async fn decided(&self, position: u64) -> Result<(Slot, u32), PlayError> {
         for _ in 0..self.options.fill_attempts.max(1) {
-            match self.log.read(position).await? {
-                Slot::Unwritten => {
+            match self.log.read_places(position, position.saturating_add(1)).await?.pop() {
+                Some((Slot::Unwritten, _)) | None => {
                     hit("log_apps.player.fills");
                     self.log.fill(position).await?;
                 }
-                slot => return Ok(slot),
+                Some(found) => return Ok(found),
             }
         }
         Err(PlayError::Undecided(position))
     }
 
     /// Applies an entry, unless another caller has done so meanwhile.
-    fn apply(&self, position: u64, data: Bytes) -> Result<(), PlayError> {
+    fn apply(&self, place: Place, data: Bytes) -> Result<(), PlayError> {
         let mut state = lock(&self.state);
-        if state.applied != position {
+        if state.applied != place.position {
             return Ok(());
         }
-        let unreadable = |error| PlayError::Unreadable(position, error);
+        let unreadable = |error| PlayError::Unreadable(place.position, error);
         if let AppEntry::Record { body } = AppEntry::open(data).map_err(unreadable)? {
-            state.machine.apply(position, body).map_err(unreadable)?;
+            state.machine.apply_at(place, body).map_err(unreadable)?;
         }
-        state.applied = position + 1;
+        state.applied = place.position + 1;
         Ok(())
     }
 
@@ -226,5 +231,21 @@ impl<M: Machine> Player<M> {
             }
         }
         Err(last)
+    }
+
+    /// Appends an entry whose record has a name, so that only one of its copies takes effect (apps-A3). Repeats it while the outcome is
+    /// unknown, `attempts` times in all. None if the outcome stays unknown.
+    pub(crate) async fn append_named(&self, data: Bytes, attempts: usize) -> Result<Option<Place>, LogError> {
+        let mut is_in_doubt = false;
+        for _ in 0..attempts.max(1) {
+            match self.log.append_to_shard(data.clone()).await {
+                Ok(place) => return Ok(Some(place)),
+                Err(LogError::Unknown(_)) => is_in_doubt = true,
+                Err(error) if !is_in_doubt => return Err(error),
+                Err(_) => {}
+            }
+            hit("log_apps.player.in_doubt");
+        }
+        Ok(None)
     }
 }

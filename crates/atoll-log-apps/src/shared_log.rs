@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use atoll_contract::Unavailability;
-use atoll_core::BoxFuture;
+use atoll_core::{BoxFuture, Decode, DecodeError, Encode, Reader};
 
 use crate::gather;
 
@@ -22,6 +22,29 @@ pub enum Slot {
     Unwritten,
 }
 
+/// Where a record is: its position in the order of the log, and the shard that keeps it (Scalog: global sequence number and shard).
+/// A log without shards is one shard, number 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The position.
+    pub position: u64,
+    /// The shard.
+    pub shard: u32,
+}
+
+impl Encode for Place {
+    fn encode(&self, out: &mut BytesMut) {
+        (self.position, self.shard).encode(out);
+    }
+}
+
+impl Decode for Place {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        let (position, shard) = Decode::decode(from)?;
+        Ok(Place { position, shard })
+    }
+}
+
 /// Why an operation on a log failed, and whether it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
@@ -34,6 +57,9 @@ pub enum LogError {
     /// The log cannot do this at all.
     #[error("this log cannot {0}")]
     Unsupported(&'static str),
+    /// The record at this position is in another shard than the one that was asked.
+    #[error("the record at position {} is not in shard {}", .0.position, .0.shard)]
+    NotInShard(Place),
     /// The log was deleted, or its description cannot be used.
     #[error("the log cannot be used: {0}")]
     Gone(String),
@@ -68,4 +94,27 @@ pub trait SharedLog: Send + Sync + fmt::Debug {
 
     /// Returns a position at or above that of every append that was acknowledged before the call. Positions below it may be holes.
     fn tail(&self) -> BoxFuture<'_, Result<u64, LogError>>;
+
+    /// Appends an entry to the shard that the log chooses, and returns where it is (Scalog's appendToShard). Durable and readable then.
+    fn append_to_shard(&self, data: Bytes) -> BoxFuture<'_, Result<Place, LogError>> {
+        Box::pin(async move { Ok(Place { position: self.append(data).await?, shard: 0 }) })
+    }
+
+    /// Returns what is at a place, from a server of its shard (Scalog's readRecord). A server that is behind waits, and does not answer
+    /// that nothing is there (scalog §6).
+    fn read_place(&self, place: Place) -> BoxFuture<'_, Result<Slot, LogError>> {
+        Box::pin(async move {
+            match place.shard {
+                0 => self.read(place.position).await,
+                _ => Err(LogError::NotInShard(place)),
+            }
+        })
+    }
+
+    /// Returns what [`SharedLog::read_range`] returns, and the shard of each position, as a subscription does.
+    fn read_places(&self, from: u64, to: u64) -> BoxFuture<'_, Result<Vec<(Slot, u32)>, LogError>> {
+        Box::pin(
+            async move { Ok(self.read_range(from, to).await?.into_iter().map(|slot| (slot, 0)).collect()) },
+        )
+    }
 }

@@ -16,7 +16,6 @@ use atoll_core::{Decode, DecodeError, Encode, Reader};
 use crate::entry;
 use crate::player::{Machine, PlayError, Player};
 use crate::sessions::{Known, Sessions, Stamp};
-use crate::shared_log::LogError;
 
 atoll_core::record! {
     /// One entry: commands, which replicas apply in this order.
@@ -188,21 +187,15 @@ impl<S: Service> Proposer<S> {
         }
         let ops: Vec<OpId> = commands.iter().map(|(stamp, _)| stamp.op).collect();
         let data = entry::record(&Commands { commands });
-        let mut is_in_doubt = false;
-        for _ in 0..self.options.append_attempts.max(1) {
-            match self.replica.log().append(data.clone()).await {
-                Ok(position) if self.replica.play_to(position + 1).await.is_ok() => {
-                    let outcomes = |state: &SmrState<S>, _| {
-                        ops.iter().map(|op| (*op, state.sessions.outcome(*op))).collect::<Vec<_>>()
-                    };
-                    return Flushed::Applied(self.replica.view(outcomes));
-                }
-                Ok(_) => return Flushed::Unknown(ops),
-                Err(LogError::Unknown(_)) => is_in_doubt = true,
-                Err(error) if !is_in_doubt => return Flushed::NotDone(ops, error.into()),
-                Err(_) => {}
+        match self.replica.append_named(data, self.options.append_attempts).await {
+            Ok(Some(place)) if self.replica.play_to(place.position + 1).await.is_ok() => {
+                let outcomes = |state: &SmrState<S>, _| {
+                    ops.iter().map(|op| (*op, state.sessions.outcome(*op))).collect::<Vec<_>>()
+                };
+                Flushed::Applied(self.replica.view(outcomes))
             }
+            Ok(_) => Flushed::Unknown(ops),
+            Err(error) => Flushed::NotDone(ops, error.into()),
         }
-        Flushed::Unknown(ops)
     }
 }

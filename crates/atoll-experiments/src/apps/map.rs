@@ -7,6 +7,7 @@ use atoll_log_apps::player::{Machine, PlayError, Player};
 use atoll_log_apps::store::MapLimits;
 use serde_json::json;
 
+use super::scalog;
 use super::store::{play_options, replica};
 use super::target::{Ending, Target, seconds};
 use super::{Error, hex, print};
@@ -19,6 +20,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Args {
     #[command(flatten)]
     target: Target,
+    /// The store whose map it is
+    #[arg(long, value_parser = ["corfu-store", "scalog-store"], default_value = "corfu-store", conflicts_with = "mirrored")]
+    of: String,
     /// Tell the hash at each multiple of so many positions
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
@@ -44,11 +48,18 @@ pub async fn run(args: &Args) -> Result<(), Error> {
             &json!({"app": "map", "mirrored": true, "played": applied, "applied": index, "hash": hex(hash)}),
         );
     }
-    let map = replica(log);
+    match args.of.as_str() {
+        "scalog-store" => tell(&scalog::store::replica(log), args).await,
+        _ => tell(&replica(log), args).await,
+    }
+}
+
+/// Plays, and tells the hash now and then.
+async fn tell<M: Machine>(map: &Player<M>, args: &Args) -> Result<(), Error> {
     let ending = Ending::after(args.seconds)?;
     while !ending.is_over() {
         let next = args.until.unwrap_or((map.applied() / args.every + 1) * args.every);
-        match step(&map, next).await {
+        match step(map, next).await {
             Ok(true) => {
                 let (applied, hash) = map.hash();
                 print(&json!({"app": "map", "applied": applied, "hash": hex(hash)}))?;

@@ -1,5 +1,6 @@
-//! Programs for CORFU's applications (CORFU, TOCS 31(4), §4.4): clients of real clusters, over logs of any kind. Each prints JSON lines;
-//! the last one is the result of the run. `drills/log_apps.py` runs them while processes are killed.
+//! Programs for the applications of CORFU (TOCS 31(4), §4.4) and of Scalog (NSDI'20, §5): clients of real clusters, over logs of any kind.
+//! Each prints JSON lines; the last one is the result of the run. `drills/log_apps.py` and `drills/scalog_apps.py` run them while processes
+//! are killed.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -8,12 +9,14 @@
 //! | `mirror.rs` | the process that copies the store to a second cluster; what lets writers wait for it |
 //! | `transactions.rs` | optimistic transactions under load |
 //! | `smr.rs` | a replicated service under load |
+//! | `scalog/` | Scalog's applications |
 //! | `history.rs` | histories for `atoll check linearizable` |
 //! | `target.rs` | the log to use, random choices, the end of a run |
 
 mod history;
 mod map;
 mod mirror;
+mod scalog;
 mod smr;
 mod store;
 mod target;
@@ -51,6 +54,12 @@ enum App {
     Transactions(transactions::Args),
     /// A service with several replicas
     Smr(smr::Args),
+    /// Puts and gets of several clients of Scalog-Store
+    ScalogStore(scalog::store::LoadArgs),
+    /// Read keys of Scalog-Store
+    ScalogGet(scalog::store::GetArgs),
+    /// Move live values of Scalog-Store forward and trim its log
+    ScalogThin(scalog::store::ThinArgs),
 }
 
 /// Why a run could not continue.
@@ -94,6 +103,9 @@ pub fn run(args: &Args) -> bool {
                 App::Mirror(args) => mirror::run(args).await,
                 App::Transactions(args) => transactions::run(args).await,
                 App::Smr(args) => smr::run(args).await,
+                App::ScalogStore(args) => scalog::store::load(args).await,
+                App::ScalogGet(args) => scalog::store::get(args).await,
+                App::ScalogThin(args) => scalog::store::compact(args).await,
             }
         })
     });

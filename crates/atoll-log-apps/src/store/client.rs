@@ -19,7 +19,7 @@ use crate::mirror::LagGauge;
 use crate::mutants;
 use crate::player::{PlayError, Player};
 use crate::sessions::Stamp;
-use crate::shared_log::{LogError, Slot};
+use crate::shared_log::{LogError, Place, Slot};
 
 /// Why an operation of the store failed, and whether it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -209,26 +209,14 @@ impl Store {
     /// Appends the record that decides an operation, and waits until the map has applied it. Repeats it under the same name while the
     /// outcome is unknown: it takes effect once (apps-A3).
     async fn decide(&self, stamp: &Stamp, record: StoreRecord) -> Result<Index, StoreError> {
-        let data = entry::record(&record);
-        let mut is_in_doubt = false;
-        for _ in 0..self.options.append_attempts.max(1) {
-            match self.map.log().append(data.clone()).await {
-                Ok(position) => {
-                    if mutant(mutants::APPS_A1) {
-                        self.map.meddle(|map, at| map.commit_as_received(at.max(position), &record));
-                    }
-                    let played = self.map.play_to(position + 1).await;
-                    // It is in the log; only its outcome is missing.
-                    played.map_err(|_| StoreError::Unknown(stamp.op))?;
-                    return self.result(stamp.op).unwrap_or(Err(StoreError::Unknown(stamp.op)));
-                }
-                Err(LogError::Unknown(_)) => is_in_doubt = true,
-                Err(error) if !is_in_doubt => return Err(error.into()),
-                Err(_) => {}
-            }
-            hit("log_apps.store.in_doubt");
+        let appended = self.map.append_named(entry::record(&record), self.options.append_attempts).await?;
+        let Place { position, .. } = appended.ok_or(StoreError::Unknown(stamp.op))?;
+        if mutant(mutants::APPS_A1) {
+            self.map.meddle(|map, at| map.commit_as_received(at.max(position), &record));
         }
-        Err(StoreError::Unknown(stamp.op))
+        // It is in the log; only its outcome is missing.
+        self.map.play_to(position + 1).await.map_err(|_| StoreError::Unknown(stamp.op))?;
+        self.result(stamp.op).unwrap_or(Err(StoreError::Unknown(stamp.op)))
     }
 
     fn result(&self, op: OpId) -> Option<Result<Index, StoreError>> {
@@ -360,7 +348,8 @@ pub(crate) fn value_in(data: Bytes, key: &[u8]) -> Option<Bytes> {
     }
 }
 
-fn check_keys<'a>(keys: impl Iterator<Item = &'a Bytes>) -> Result<(), StoreError> {
+/// Refuses keys that are too long or too many, and keys that are named twice.
+pub(crate) fn check_keys<'a>(keys: impl Iterator<Item = &'a Bytes>) -> Result<(), StoreError> {
     let mut seen = BTreeMap::new();
     for key in keys {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {

@@ -21,7 +21,7 @@ use super::record::StoreRecord;
 use crate::entry::{self, AppEntry, Parts};
 use crate::history::Index;
 use crate::mutants;
-use crate::player::PlayError;
+use crate::player::{Machine, PlayError, Player};
 use crate::shared_log::{LogError, Slot};
 
 /// The most readers that may be registered.
@@ -140,7 +140,8 @@ impl Compactor {
         if options.moves {
             done.moved = self.move_live(below, options.max_moves).await?;
         }
-        done.checkpoint = self.save(options.max_checkpoint_bytes).await?;
+        let id = OpId { client: self.client, seq: self.runs };
+        done.checkpoint = checkpoint_surely(&self.map, id, options.max_checkpoint_bytes).await?;
         self.trim(options, &mut done).await?;
         Ok(done)
     }
@@ -158,22 +159,6 @@ impl Compactor {
         }
         self.map.play_to(reached).await?;
         Ok(moved)
-    }
-
-    /// Writes a checkpoint and reads it back, as a lost replica will.
-    async fn save(&self, max_bytes: usize) -> Result<Index, CompactError> {
-        let from = self.map.log().tail().await?;
-        let index = self.map.checkpoint(OpId { client: self.client, seq: self.runs }).await?;
-        let to = self.map.log().tail().await?;
-        let mut parts = Parts::new(max_bytes);
-        for position in from..to {
-            let Slot::Data(data) = self.map.log().read(position).await? else { continue };
-            if AppEntry::open(data).ok().and_then(|part| parts.take(&part)).is_some_and(|(at, _)| at == index)
-            {
-                return Ok(index);
-            }
-        }
-        Err(CompactError::Checkpoint(index))
     }
 
     async fn trim(&mut self, options: CompactOptions, done: &mut Compacted) -> Result<(), CompactError> {
@@ -205,4 +190,25 @@ impl Compactor {
         self.swept = self.swept.max(bound);
         Ok(())
     }
+}
+
+/// Writes a checkpoint of a replica and reads it back, as a lost replica will. Returns its index. Checkpoints of more than `max_bytes` are
+/// not found again.
+pub(crate) async fn checkpoint_surely<M: Machine>(
+    replica: &Player<M>,
+    id: OpId,
+    max_bytes: usize,
+) -> Result<Index, CompactError> {
+    let log = replica.log();
+    let from = log.tail().await?;
+    let index = replica.checkpoint(id).await?;
+    let to = log.tail().await?;
+    let mut parts = Parts::new(max_bytes);
+    for position in from..to {
+        let Slot::Data(data) = log.read(position).await? else { continue };
+        if AppEntry::open(data).ok().and_then(|part| parts.take(&part)).is_some_and(|(at, _)| at == index) {
+            return Ok(index);
+        }
+    }
+    Err(CompactError::Checkpoint(index))
 }

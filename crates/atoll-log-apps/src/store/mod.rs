@@ -9,8 +9,9 @@ mod compaction;
 mod map;
 mod record;
 
-pub(crate) use client::value_in;
 pub use client::{MapReplica, Store, StoreError, StoreOptions};
+pub(crate) use client::{check_keys, value_in};
+pub(crate) use compaction::checkpoint_surely;
 pub use compaction::{CompactError, CompactOptions, Compacted, Compactor, Readers};
 pub use map::{MapLimits, Outcome, StoreMap};
 pub use record::{MAX_KEY_BYTES, MAX_KEYS, MAX_VALUE_BYTES, StoreRecord};

@@ -147,22 +147,11 @@ impl Database {
         if record.to_bytes().len() > MAX_INTENT_BYTES {
             return Err(TxnError::Refused("an intention exceeds 512 KiB"));
         }
-        let data = entry::record(record);
-        let mut is_in_doubt = false;
-        for _ in 0..self.append_attempts {
-            match self.replica.log().append(data.clone()).await {
-                Ok(position) => {
-                    let played = self.replica.play_to(position + 1).await;
-                    played.map_err(|_| TxnError::Unknown(stamp.op))?;
-                    return self.result(stamp.op);
-                }
-                Err(LogError::Unknown(_)) => is_in_doubt = true,
-                Err(error) if !is_in_doubt => return Err(error.into()),
-                Err(_) => {}
-            }
-            hit("log_apps.txn.in_doubt");
-        }
-        Err(TxnError::Unknown(stamp.op))
+        let appended = self.replica.append_named(entry::record(record), self.append_attempts).await?;
+        let place = appended.ok_or(TxnError::Unknown(stamp.op))?;
+        let played = self.replica.play_to(place.position + 1).await;
+        played.map_err(|_| TxnError::Unknown(stamp.op))?;
+        self.result(stamp.op)
     }
 
     fn result(&self, op: OpId) -> Result<Index, TxnError> {

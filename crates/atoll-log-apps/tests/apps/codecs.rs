@@ -6,6 +6,7 @@ use atoll_log_apps::entry::{self, AppEntry, Parts};
 use atoll_log_apps::history::History;
 use atoll_log_apps::mirror::MirrorRecord;
 use atoll_log_apps::sessions::{Known, Sessions, Stamp};
+use atoll_log_apps::sharded_store::{PlaceMap, PutRecord};
 use atoll_log_apps::smr::Commands;
 use atoll_log_apps::store::StoreRecord;
 use atoll_log_apps::transactions::{Read, TxnRecord};
@@ -34,6 +35,17 @@ fn store_record() -> impl Strategy<Value = StoreRecord> {
         (stamp(), any::<u64>()).prop_map(|(stamp, to)| StoreRecord::Rollback { stamp, to }),
         (bytes(), any::<u64>(), bytes()).prop_map(|(key, old, value)| StoreRecord::Move { key, old, value }),
         any::<(u64, u64)>().prop_map(|(below, keep)| StoreRecord::Collect { below, keep }),
+    ]
+}
+
+fn put_record() -> impl Strategy<Value = PutRecord> {
+    prop_oneof![
+        (stamp(), bytes(), option::of(bytes())).prop_map(|(stamp, key, value)| PutRecord::Put {
+            stamp,
+            key,
+            value
+        }),
+        (bytes(), any::<u64>(), bytes()).prop_map(|(key, old, value)| PutRecord::Move { key, old, value }),
     ]
 }
 
@@ -76,9 +88,10 @@ fn holds<T: Encode + Decode + PartialEq + std::fmt::Debug>(value: &T) {
 
 proptest! {
     #[test]
-    fn records_survive(store in store_record(), txn in txn_record(), mirror in mirror_record(),
+    fn records_survive(store in store_record(), put in put_record(), txn in txn_record(), mirror in mirror_record(),
                        commands in vec((stamp(), bytes()), 0..5)) {
         holds(&store);
+        holds(&put);
         holds(&txn);
         holds(&mirror);
         holds(&Commands { commands });
@@ -89,6 +102,8 @@ proptest! {
         let noise = Bytes::from(noise);
         drop(AppEntry::open(noise.clone()));
         drop(StoreRecord::from_bytes(noise.clone()));
+        drop(PutRecord::from_bytes(noise.clone()));
+        drop(PlaceMap::from_bytes(noise.clone()));
         drop(TxnRecord::from_bytes(noise.clone()));
         drop(MirrorRecord::from_bytes(noise.clone()));
         drop(Commands::from_bytes(noise.clone()));

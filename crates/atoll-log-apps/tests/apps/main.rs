@@ -6,6 +6,7 @@ mod compaction;
 mod corfu;
 mod mirror;
 mod model;
+mod sharded_store;
 mod smr;
 mod store;
 mod transactions;
