@@ -14,5 +14,6 @@ pub mod oracle;
 pub mod rng;
 pub mod runner;
 pub mod scenario;
+pub mod seeds;
 pub mod workload;
 pub mod world;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::BufWriter;
-use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,6 +9,7 @@ use atoll_core::testing::Mutant;
 use atoll_sim::runner::{Sums, catch_panics, run_many, run_one};
 use atoll_sim::scenario::phases::Size;
 use atoll_sim::scenario::{self, Scenario};
+use atoll_sim::seeds::Seeds;
 use atoll_sim::{coverage, mutants};
 use clap::{Parser, Subcommand};
 
@@ -34,9 +34,9 @@ enum Command {
         /// A scenario of `list`, several with commas, or `every` for all of them one after the other.
         #[arg(long, default_value = "all")]
         scenario: String,
-        /// Seeds: FROM..TO (TO is not run), or one.
-        #[arg(long, default_value = "0..300", value_parser = seeds)]
-        seeds: Range<u64>,
+        /// Seeds: FROM..TO (TO is not run), or one; several with commas.
+        #[arg(long, default_value = "0..300")]
+        seeds: Seeds,
         /// Threads.
         #[arg(long, default_value_t = 2)]
         threads: usize,
@@ -85,14 +85,6 @@ enum Command {
     List,
 }
 
-fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let number = |t: &str| t.parse::<u64>().map_err(|e| format!("{t:?} is no seed: {e}"));
-    match text.split_once("..") {
-        Some((from, to)) => Ok(number(from)?..number(to)?),
-        None => number(text).map(|n| n..n + 1),
-    }
-}
-
 fn mutant(text: &str) -> Result<Mutant, String> {
     mutants::find(text).ok_or_else(|| format!("no mutant {text:?}; see `atoll-sim list`"))
 }
@@ -131,8 +123,8 @@ fn chosen(names: &str) -> Result<Vec<Scenario>, String> {
 
 /// Returns the scenarios to run with their seeds. If `all` is among them, adds every other scenario with a tenth of the seeds, because
 /// directed scenarios reveal what random faults do not.
-fn with_shares(chosen: Vec<Scenario>, seeds: &Range<u64>) -> Vec<(Scenario, Range<u64>)> {
-    let share = seeds.start..seeds.start + (seeds.end.saturating_sub(seeds.start)) / 10;
+fn with_shares(chosen: Vec<Scenario>, seeds: &Seeds) -> Vec<(Scenario, Seeds)> {
+    let share = seeds.share();
     let shared = chosen.iter().any(|s| s.name == "all");
     let others: Vec<Scenario> = scenario::all()
         .into_iter()
@@ -144,7 +136,7 @@ fn with_shares(chosen: Vec<Scenario>, seeds: &Range<u64>) -> Vec<(Scenario, Rang
 
 /// The options of a run.
 struct Wanted {
-    seeds: Range<u64>,
+    seeds: Seeds,
     threads: usize,
     mutant: Mutant,
     show_marks: bool,
@@ -152,10 +144,10 @@ struct Wanted {
 }
 
 /// Runs one scenario and prints its results. Returns its sums, and how many of its marks are missing.
-fn run_scenario(scenario: &Scenario, seeds: Range<u64>, wanted: &Wanted) -> (Sums, usize) {
+fn run_scenario(scenario: &Scenario, seeds: &Seeds, wanted: &Wanted) -> (Sums, usize) {
     let before = cpu_seconds();
     let told = AtomicU64::new(0);
-    let n = seeds.end.saturating_sub(seeds.start);
+    let n = seeds.len();
     let sums = run_many(scenario, seeds, wanted.threads, wanted.mutant, &|_| false, &|seed, outcome| {
         if let Some(first) = outcome.failures.first()
             && told.fetch_add(1, Ordering::Relaxed) < MOST_TOLD
@@ -192,14 +184,14 @@ fn run_scenario(scenario: &Scenario, seeds: Range<u64>, wanted: &Wanted) -> (Sum
 }
 
 fn run(scenarios: Vec<Scenario>, wanted: &Wanted) -> bool {
-    let n = wanted.seeds.end.saturating_sub(wanted.seeds.start);
+    let n = wanted.seeds.len();
     let of_all = scenarios.iter().any(|s| s.name == "all");
     let before = cpu_seconds();
     let (mut passed, mut failed, mut missing) = (0, 0, 0);
     let mut size = Size::default();
     let mut marks: BTreeMap<&'static str, u64> = BTreeMap::new();
     for (scenario, seeds) in with_shares(scenarios, &wanted.seeds) {
-        let (sums, lacks) = run_scenario(&scenario, seeds, wanted);
+        let (sums, lacks) = run_scenario(&scenario, &seeds, wanted);
         (passed, failed, missing) = (passed + sums.passed, failed + sums.failed, missing + lacks);
         size.add(&sums.size);
         for (mark, seeds) in sums.marks {

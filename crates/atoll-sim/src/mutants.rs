@@ -113,7 +113,7 @@ fn search(mutant: Mutant, seeds: u64, threads: usize) -> Option<Caught> {
 /// Runs a mutant until an oracle finds it.
 fn run(scenario: &Scenario, seeds: std::ops::Range<u64>, threads: usize, mutant: Mutant) -> Option<Caught> {
     let found = |o: &Outcome| o.failures.first().is_some_and(|why| is_of_safety(why));
-    let sums = run_many(scenario, seeds, threads, mutant, &found, &|_, _| {});
+    let sums = run_many(scenario, &seeds.into(), threads, mutant, &found, &|_, _| {});
     let (seed, why) = sums.failures.iter().find(|(_, why)| is_of_safety(why))?;
     Some(Caught {
         scenario: scenario.name,

@@ -1,7 +1,6 @@
 //! Runs seeds on several threads. Each run is its own world on one thread.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -11,6 +10,7 @@ use atoll_core::testing::{Mutant, set_mutant, take_marks, watch_local};
 
 use crate::scenario::phases::Size;
 use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::seeds::Seeds;
 
 thread_local! {
     static PANIC: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
@@ -94,29 +94,26 @@ impl Sums {
     }
 }
 
-/// Runs a scenario with each seed of the range, or until `enough` accepts an outcome. Calls `report` with each outcome.
+/// Runs a scenario with each of the seeds, or until `enough` accepts an outcome. Calls `report` with each outcome.
 pub fn run_many(
     scenario: &Scenario,
-    seeds: Range<u64>,
+    seeds: &Seeds,
     threads: usize,
     mutant: Mutant,
     enough: &(dyn Fn(&Outcome) -> bool + Sync),
     report: &(dyn Fn(u64, &Outcome) + Sync),
 ) -> Sums {
-    let next = AtomicU64::new(seeds.start);
+    let next = AtomicU64::new(0);
     let sums = Mutex::new(Sums::default());
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
+                    let Some(seed) = seeds.nth(next.fetch_add(1, Ordering::Relaxed)) else { return };
                     let outcome = run_one(scenario, seed, mutant, None);
                     report(seed, &outcome);
                     if enough(&outcome) {
-                        next.store(seeds.end, Ordering::Relaxed);
+                        next.store(seeds.len(), Ordering::Relaxed);
                     }
                     let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
                     sums.add(seed, outcome);
