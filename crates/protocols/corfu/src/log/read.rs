@@ -25,8 +25,8 @@ pub enum Entry {
 }
 
 impl CorfuLog {
-    /// Reads a position from the tail of its chain, or from any unit of it if the tail does not answer and the last check of the tail of the
-    /// log has found that the position is complete. A hole below other positions is filled after a while, so no reader passes one that is
+    /// Reads a position from the tail of its chain, or from any unit of it if that does not answer and the last check of the tail of the log
+    /// has found that the position is complete. A hole below other positions is filled after a while, so no reader passes one that is
     /// not decided (corfu-C13, corfu-K8).
     pub async fn read(&self, position: u64) -> Result<Entry, LogError> {
         if position >= MAX_POSITION {
