@@ -10,6 +10,7 @@
 //! | the copy of a log in a second cluster | `mirror.rs` |
 //! | CORFU-SMR (§3): a state machine that plays the log | `player.rs`, `smr.rs` |
 //! | Scalog-Store (NSDI'20, §5) | `sharded_store/` |
+//! | objects with streams of their own, in the manner of vCorfu (NSDI'17) | `streams/`; `counted.rs` counts what a reader reads |
 //! | Hyder (CIDR'11): intentions, decided in the order of the log | `transactions/` |
 //! | (retries) | `sessions.rs` |
 //! | (what is appended; checkpoints in the log) | `entry.rs` |
@@ -36,6 +37,7 @@
 #[cfg(feature = "client")]
 pub mod client_log;
 pub mod corfu;
+pub mod counted;
 pub mod entry;
 mod gather;
 pub mod history;
@@ -49,4 +51,5 @@ pub mod sharded_store;
 pub mod shared_log;
 pub mod smr;
 pub mod store;
+pub mod streams;
 pub mod transactions;

@@ -25,4 +25,16 @@ atoll_core::mutants! {
     APPS_T2 = "AppsT2", caught by [];
     /// A multi-put writes a commit for each key.
     APPS_M1 = "AppsM1", caught by [];
+    /// An index server that is behind says that a stream has no more entries.
+    APPS_V1 = "AppsV1", caught by [];
+    /// A reader continues from where a checkpoint is, and not from the index of the state in it.
+    APPS_V2 = "AppsV2", caught by [];
+    /// A change of several objects is an entry for each.
+    APPS_V3 = "AppsV3", caught by [];
+    /// A log of streams is trimmed up to the highest trim point of its streams.
+    APPS_V4 = "AppsV4", caught by [];
+    /// The index has every entry in all streams.
+    APPS_V5 = "AppsV5", caught by [];
+    /// A reader takes a stream for complete as far as one of its shares is.
+    APPS_V6 = "AppsV6", caught by [];
 }

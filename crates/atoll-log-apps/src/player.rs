@@ -23,6 +23,11 @@ pub trait Machine: Send + fmt::Debug {
         self.apply(place.position, body)
     }
 
+    /// Returns whether the state needs nothing of what was trimmed. Otherwise a replica that meets a trimmed position needs a checkpoint.
+    fn skips_trimmed(&self) -> bool {
+        false
+    }
+
     /// Returns the state in a form that is equal on all replicas at equal indices.
     fn save(&self) -> Bytes;
 
@@ -137,6 +142,9 @@ impl<M: Machine> Player<M> {
                 };
                 match slot {
                     Slot::Data(data) => self.apply(Place { position, shard }, data)?,
+                    Slot::Trimmed if self.view(|machine, _| machine.skips_trimmed()) => {
+                        self.advance(position)
+                    }
                     Slot::Trimmed => {
                         if self.applied() <= position {
                             self.recover(position).await?;

@@ -9,6 +9,7 @@ use atoll_log_apps::sessions::{Known, Sessions, Stamp};
 use atoll_log_apps::sharded_store::{PlaceMap, PutRecord};
 use atoll_log_apps::smr::Commands;
 use atoll_log_apps::store::StoreRecord;
+use atoll_log_apps::streams::{FieldWrites, StreamIndex, StreamRecord};
 use atoll_log_apps::transactions::{Read, TxnRecord};
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -46,6 +47,17 @@ fn put_record() -> impl Strategy<Value = PutRecord> {
             value
         }),
         (bytes(), any::<u64>(), bytes()).prop_map(|(key, old, value)| PutRecord::Move { key, old, value }),
+    ]
+}
+
+fn stream_record() -> impl Strategy<Value = StreamRecord> {
+    prop_oneof![
+        (op(), vec((bytes(), bytes()), 0..5)).prop_map(|(op, parts)| StreamRecord::Update { op, parts }),
+        (bytes(), any::<u64>(), bytes()).prop_map(|(stream, index, state)| StreamRecord::Checkpoint {
+            stream,
+            index,
+            state
+        }),
     ]
 }
 
@@ -88,10 +100,11 @@ fn holds<T: Encode + Decode + PartialEq + std::fmt::Debug>(value: &T) {
 
 proptest! {
     #[test]
-    fn records_survive(store in store_record(), put in put_record(), txn in txn_record(), mirror in mirror_record(),
+    fn records_survive(store in store_record(), put in put_record(), stream in stream_record(), txn in txn_record(), mirror in mirror_record(),
                        commands in vec((stamp(), bytes()), 0..5)) {
         holds(&store);
         holds(&put);
+        holds(&stream);
         holds(&txn);
         holds(&mirror);
         holds(&Commands { commands });
@@ -104,6 +117,9 @@ proptest! {
         drop(StoreRecord::from_bytes(noise.clone()));
         drop(PutRecord::from_bytes(noise.clone()));
         drop(PlaceMap::from_bytes(noise.clone()));
+        drop(StreamRecord::from_bytes(noise.clone()));
+        drop(StreamIndex::from_bytes(noise.clone()));
+        drop(FieldWrites::from_bytes(noise.clone()));
         drop(TxnRecord::from_bytes(noise.clone()));
         drop(MirrorRecord::from_bytes(noise.clone()));
         drop(Commands::from_bytes(noise.clone()));

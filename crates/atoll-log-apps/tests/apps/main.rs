@@ -9,4 +9,5 @@ mod model;
 mod sharded_store;
 mod smr;
 mod store;
+mod streams;
 mod transactions;

@@ -61,7 +61,7 @@ impl Book {
         self.0.lock().unwrap().ops.clone()
     }
 
-    fn tried(&self) -> Vec<Writes> {
+    pub fn tried(&self) -> Vec<Writes> {
         self.0.lock().unwrap().tried.clone()
     }
 }
