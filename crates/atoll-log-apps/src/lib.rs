@@ -11,6 +11,7 @@
 //! | CORFU-SMR (§3): a state machine that plays the log | `player.rs`, `smr.rs` |
 //! | Scalog-Store (NSDI'20, §5) | `sharded_store/` |
 //! | objects with streams of their own, in the manner of vCorfu (NSDI'17) | `streams/`; `counted.rs` counts what a reader reads |
+//! | the online market (NSDI'20, §5) | `market/` |
 //! | Hyder (CIDR'11): intentions, decided in the order of the log | `transactions/` |
 //! | (retries) | `sessions.rs` |
 //! | (what is appended; checkpoints in the log) | `entry.rs` |
@@ -41,6 +42,7 @@ pub mod counted;
 pub mod entry;
 mod gather;
 pub mod history;
+pub mod market;
 #[cfg(feature = "testing")]
 pub mod memory;
 pub mod mirror;

@@ -25,6 +25,10 @@ atoll_core::mutants! {
     APPS_T2 = "AppsT2", caught by [];
     /// A multi-put writes a commit for each key.
     APPS_M1 = "AppsM1", caught by [];
+    /// An analyser saves its position before its state.
+    APPS_K1 = "AppsK1", caught by [];
+    /// A late event counts in the newest window.
+    APPS_K2 = "AppsK2", caught by [];
     /// An index server that is behind says that a stream has no more entries.
     APPS_V1 = "AppsV1", caught by [];
     /// A reader continues from where a checkpoint is, and not from the index of the state in it.

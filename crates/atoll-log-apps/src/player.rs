@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 
 use atoll_contract::OpId;
-use atoll_core::DecodeError;
 use atoll_core::sync::lock;
-use atoll_core::testing::hit;
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Decode, DecodeError, Encode};
 
 use crate::entry::{self, AppEntry, Parts};
+use crate::mutants;
 use crate::shared_log::{LogError, Place, SharedLog, Slot};
 
 /// A deterministic state machine that is driven by a log.
@@ -47,6 +48,9 @@ pub enum PlayError {
     /// The position stayed undecided although it was filled; the log breaks its promise, or is reconfigured again and again.
     #[error("position {0} cannot be decided")]
     Undecided(u64),
+    /// What a replica saved beside the log was changed, or is cut off.
+    #[error("what was saved cannot be used: {0}")]
+    Damaged(&'static str),
     /// The record at the position cannot be read: it is damaged, or of a newer format. All replicas stop here.
     #[error("the record at position {0} cannot be read: {1}")]
     Unreadable(u64, DecodeError),
@@ -87,6 +91,30 @@ impl<M: Machine> Player<M> {
     /// Returns a replica that has applied nothing yet. A lost replica is replaced by a new one: the log, or a checkpoint in it, has all.
     pub fn new(log: Arc<dyn SharedLog>, machine: M, options: PlayOptions) -> Self {
         Player { log, options, state: Mutex::new(State { machine, applied: 0 }) }
+    }
+
+    /// Returns a replica that continues from what another one saved. `machine` is in its first state.
+    pub fn resume(
+        log: Arc<dyn SharedLog>,
+        mut machine: M,
+        options: PlayOptions,
+        saved: Bytes,
+    ) -> Result<Self, PlayError> {
+        let cut_off = |_| PlayError::Damaged("it cannot be read");
+        let ((applied, hash), state) = <((u64, u64), Bytes)>::from_bytes(saved).map_err(cut_off)?;
+        if hash != hash_saved(applied, &state) {
+            return Err(PlayError::Damaged("its hash is wrong"));
+        }
+        machine.load(state).map_err(cut_off)?;
+        Ok(Player { log, options, state: Mutex::new(State { machine, applied }) })
+    }
+
+    /// Returns the state and its index in one piece. Whoever keeps it as a whole, and continues with it, has applied every record once.
+    pub fn saved(&self) -> Bytes {
+        let (applied, state) = self.view(|machine, applied| (applied, machine.save()));
+        let applied = if mutant(mutants::APPS_K1) { applied.saturating_sub(1) } else { applied };
+        let hash = hash_saved(applied, &state);
+        ((applied, hash), state).to_bytes()
     }
 
     /// Returns the log that it plays.
@@ -256,4 +284,8 @@ impl<M: Machine> Player<M> {
         }
         Ok(None)
     }
+}
+
+fn hash_saved(applied: u64, state: &Bytes) -> u64 {
+    entry::hash(&[&applied.to_le_bytes()[..], state].concat())
 }

@@ -4,6 +4,7 @@ use atoll_contract::{ClientId, OpId};
 use atoll_core::{Decode, Encode};
 use atoll_log_apps::entry::{self, AppEntry, Parts};
 use atoll_log_apps::history::History;
+use atoll_log_apps::market::{Analysis, Kind, UserEvent};
 use atoll_log_apps::mirror::MirrorRecord;
 use atoll_log_apps::sessions::{Known, Sessions, Stamp};
 use atoll_log_apps::sharded_store::{PlaceMap, PutRecord};
@@ -61,6 +62,21 @@ fn stream_record() -> impl Strategy<Value = StreamRecord> {
     ]
 }
 
+fn user_event() -> impl Strategy<Value = UserEvent> {
+    let kind =
+        prop_oneof![Just(Kind::View {}), Just(Kind::Cart {}), Just(Kind::Purchase {}), Just(Kind::Search {})];
+    ("[a-z]{0,8}", "[a-z]{0,8}", kind, "[a-z]{1,4}/[a-z]{1,4}", any::<u64>(), any::<u64>()).prop_map(
+        |(user, session, kind, item, price_cents, time_ms)| UserEvent {
+            user,
+            session,
+            kind,
+            item,
+            price_cents,
+            time_ms,
+        },
+    )
+}
+
 fn txn_record() -> impl Strategy<Value = TxnRecord> {
     let read = prop_oneof![
         (bytes(), any::<u64>()).prop_map(|(key, version)| Read::Key { key, version }),
@@ -100,11 +116,12 @@ fn holds<T: Encode + Decode + PartialEq + std::fmt::Debug>(value: &T) {
 
 proptest! {
     #[test]
-    fn records_survive(store in store_record(), put in put_record(), stream in stream_record(), txn in txn_record(), mirror in mirror_record(),
+    fn records_survive(store in store_record(), put in put_record(), stream in stream_record(), event in user_event(), txn in txn_record(), mirror in mirror_record(),
                        commands in vec((stamp(), bytes()), 0..5)) {
         holds(&store);
         holds(&put);
         holds(&stream);
+        holds(&event);
         holds(&txn);
         holds(&mirror);
         holds(&Commands { commands });
@@ -120,6 +137,8 @@ proptest! {
         drop(StreamRecord::from_bytes(noise.clone()));
         drop(StreamIndex::from_bytes(noise.clone()));
         drop(FieldWrites::from_bytes(noise.clone()));
+        drop(UserEvent::from_bytes(noise.clone()));
+        drop(Analysis::from_bytes(noise.clone()));
         drop(TxnRecord::from_bytes(noise.clone()));
         drop(MirrorRecord::from_bytes(noise.clone()));
         drop(Commands::from_bytes(noise.clone()));

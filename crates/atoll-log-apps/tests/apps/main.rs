@@ -4,6 +4,7 @@
 mod codecs;
 mod compaction;
 mod corfu;
+mod market;
 mod mirror;
 mod model;
 mod sharded_store;
