@@ -117,7 +117,7 @@ async fn has_transactions(keyspace: &Keyspace, shared: &Shared) -> Result<bool, 
     let key = Bytes::from(format!("{}/probe", shared.prefix));
     match keyspace.transact(vec![proto::TransactPart { key, ..proto::TransactPart::default() }]).await {
         Ok(_) => Ok(true),
-        Err(Error::DidNotHappen(Failure { reason: Reason::Invalid, .. })) => Ok(false),
+        Err(error) if error.failure().reason == Reason::Invalid => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -209,6 +209,15 @@ impl KvClient {
         }
     }
 
+    /// Draws a condition of a deletion. One without a condition is refused if there is nothing to delete, so one of a key that must be
+    /// absent is always refused.
+    fn condition_of_deletion(&mut self, key: u64) -> Condition {
+        match self.condition(key) {
+            (None | Some(What::Absent(_)), _) => (None, "present".into()),
+            other => other,
+        }
+    }
+
     /// Notes an operation that was answered.
     fn answered(&self, call: i64, steps: &[Value], result: Value) {
         self.shared.recorder.borrow_mut().ended(self.client, call, steps, Ended::Yes(result));
@@ -262,9 +271,7 @@ impl KvClient {
 
     async fn delete(&mut self) -> bool {
         let key = self.random.below(self.shared.keys);
-        let (condition, expect) = self.condition(key);
-        // A deletion without a condition is refused if there is nothing to delete.
-        let expect = if condition.is_none() { "present".into() } else { expect };
+        let (condition, expect) = self.condition_of_deletion(key);
         let steps = [step("delete", &key_name(key), None, Some(expect))];
         let (handle, name) = (self.handle(), self.key(key));
         let call = self.shared.now();
@@ -333,17 +340,15 @@ impl KvClient {
     }
 
     fn write_part(&mut self, key: u64) -> Part {
-        let ((condition, mut expect), name) = (self.condition(key), key_name(key));
+        let name = key_name(key);
         let is_put = self.random.below(5) > 0;
-        let (step, change, written) = if is_put {
-            let value = self.value();
+        let (condition, step, change, written) = if is_put {
+            let ((condition, expect), value) = (self.condition(key), self.value());
             let put = Change::Put(Bytes::from(value.to_string()));
-            (step("put", &name, Some(value), Some(expect)), put, Some(value))
+            (condition, step("put", &name, Some(value), Some(expect)), put, Some(value))
         } else {
-            if condition.is_none() {
-                expect = "present".into();
-            }
-            (step("delete", &name, None, Some(expect)), Change::Delete(true), None)
+            let (condition, expect) = self.condition_of_deletion(key);
+            (condition, step("delete", &name, None, Some(expect)), Change::Delete(true), None)
         };
         let condition = condition.map(|what| proto::Condition { what: Some(what) });
         let asked = proto::TransactPart { key: self.key(key), condition, floor: 0, change: Some(change) };
