@@ -320,8 +320,13 @@ class Cluster:
         was asked for. Not done is a failure unless `check` is False."""
         words = [str(a) for a in args]
         try:
-            before = self.active(log, connect=connect, timeout=timeout)["loglet"]
-            after = self.json("chain", "extend", "--log", log, *words, connect=connect, timeout=timeout)["segments"][-1]
+            active = self.active(log, connect=connect, timeout=timeout)
+            before, placed = active["loglet"], list(words)
+            if active["kind"] == "scalog" and "--sequencer" in placed:
+                # Its sequencer is that of the ordering log.
+                at = placed.index("--sequencer")
+                placed[at : at + 2] = ["--place", f"ordering/sequencer={placed[at + 1]}"]
+            after = self.json("chain", "extend", "--log", log, *placed, connect=connect, timeout=timeout)["segments"][-1]
         except Failed:
             if check:
                 raise

@@ -4,10 +4,11 @@
 On five nodes with segments of three servers, the log is extended to other servers and other sequencers, converged and disaggregated, with
 64 appends in flight and truncates in between. Then one node changes from native to local and back. Then the log moves from three nodes to
 five, and to three others. With `--loglet local`, the log moves from node to node instead of from servers to servers; with `--loglet corfu`,
-the servers are the units of one chain; with `--loglet striped`, the sequencer orders the first of two stripes. No append fails, and none is
-lost or doubled. The pause of a change is the longest gap between two acknowledgements from the start of its command to 1 s after
-its return. In the first part, the pauses have a median of at most 10 ms and a 99th percentile of at most 50 ms, and the median of the last
-pauses is at most 1.5 times that of the first, plus 3 ms.
+the servers are the units of one chain; with `--loglet scalog`, those of one shard, and the sequencer orders the ordering log, on the same
+servers; with `--loglet striped`, the sequencer orders the first of two stripes. No append fails, and none is lost or doubled. The pause of
+a change is the longest gap between two acknowledgements from the start of its command to 1 s after its return. In the first part, the
+pauses have a median of at most 10 ms and a 99th percentile of at most 50 ms, and the median of the last pauses is at most 1.5 times that of
+the first, plus 3 ms.
 """
 
 import json
@@ -76,6 +77,9 @@ def placed(drill, servers, sequencer):
         return ["--loglet", kind, "--servers", sequencer]
     if kind == "corfu":
         return ["--loglet", kind, "--place", f"unit={nodes}", "--sequencer", sequencer]
+    if kind == "scalog":
+        where = [f"storage={nodes}", f"ordering/server={nodes}", f"ordering/sequencer={sequencer}"]
+        return ["--loglet", kind, "--option", "shards=1", *[word for place in where for word in ("--place", place)]]
     if kind == "striped":
         # The stripes take turns: the first is ordered by the sequencer, the second by a server.
         return ["--loglet", kind, "--servers", nodes, "--place", f"sequencer={sequencer},{servers[0]}"]
