@@ -54,6 +54,16 @@ fn options(rng: &mut Rng) -> Options {
     }
 }
 
+/// Adds in-place keyspaces to a node of a cluster of `hosts` nodes.
+pub(super) fn in_place(hosts: usize, options: Options) -> Install {
+    Box::new(move |core, who| {
+        let (env, directory) = (core.env(), Arc::new(Everybody(hosts)) as Arc<dyn Directory>);
+        let acceptor = atoll_in_place::Acceptor::new(env.clone(), who.storage, AcceptorOptions::default());
+        core.add_role(atoll_in_place::roles::ACCEPTOR, Box::new(acceptor));
+        Arc::new(InPlaceProvider::new(env, directory, options))
+    })
+}
+
 fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x696e_706c);
     let hosts = [3, 3, 4, 5][rng.below(4) as usize];
@@ -68,13 +78,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
         (0..hosts).map(|_| u128::from(rng.bits()) << 64 | u128::from(rng.bits())).collect();
     let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
     let Ok(group) = GroupConfig::new(1, (0..hosts).map(named).collect()) else { return Outcome::default() };
-    let options = options(&mut rng);
-    let install: Install = Box::new(move |core, who| {
-        let (env, directory) = (core.env(), Arc::new(Everybody(hosts)) as Arc<dyn Directory>);
-        let acceptor = atoll_in_place::Acceptor::new(env.clone(), who.storage, AcceptorOptions::default());
-        core.add_role(atoll_in_place::roles::ACCEPTOR, Box::new(acceptor));
-        Arc::new(InPlaceProvider::new(env, directory, options))
-    });
+    let install = in_place(hosts, options(&mut rng));
     let mut world = World::new(rng.bits(), hosts, weather, Nodes { group, install }, out);
     world.name_disks(&storages);
     let stage = stage(&mut world);

@@ -7,6 +7,7 @@ use atoll_bizur::{BizurNode, BizurProvider, ClientOptions, NodeOptions};
 use atoll_contract::KeyspaceProvider;
 use atoll_contract::keyspace::{Catalog, Durability, KeyspaceSpec};
 use atoll_core::{Directory, Frame, NodeCore, NodeId, StorageId, roles};
+use atoll_node::keyspaces::Keyspaces;
 use atoll_rmwpaxos::{Acceptor, GroupConfig, Member, Options, RmwRegisters};
 
 use crate::rng::Rng;
@@ -82,8 +83,9 @@ impl Assembly for Nodes {
         core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
         let provider = (self.install)(&mut core, who);
         let registers = Arc::new(RmwRegisters::new(env.clone(), self.group.clone(), Options::default()));
-        let catalog = Catalog::new(env, registers, [provider.clone()]);
-        (core, Handles { catalog, provider, open: Arc::default() })
+        let catalog = Catalog::new(env.clone(), registers.clone(), [provider.clone()]);
+        let keyspaces = Keyspaces::new(env, registers, vec![provider.clone()]);
+        (core, Handles { catalog, provider, keyspaces, open: Arc::default() })
     }
 }
 

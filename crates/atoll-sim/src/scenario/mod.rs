@@ -7,6 +7,7 @@ pub mod database;
 mod directed;
 mod file_registers;
 mod in_place;
+mod in_place_txn;
 mod keyspace_moves;
 mod keyspaces;
 mod lasting;
@@ -107,6 +108,7 @@ pub fn all() -> Vec<Scenario> {
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,
         in_place::SCENARIO,
+        in_place_txn::SCENARIO,
         leases::SCENARIO,
         slow_leaders::SCENARIO,
         directed::DELETED,

@@ -12,6 +12,7 @@ use atoll_contract::keyspace::{
 use atoll_contract::{ClientId, KeyspaceProvider, OpId};
 use atoll_core::NodeId;
 use atoll_core::testing::hit;
+use atoll_node::keyspaces::Keyspaces;
 use bytes::Bytes;
 
 use crate::oracle::Answered;
@@ -32,6 +33,8 @@ pub struct Handles {
     pub catalog: Catalog,
     /// Opens keyspaces.
     pub provider: Arc<dyn KeyspaceProvider>,
+    /// Keyspaces as a node serves them to its doors.
+    pub keyspaces: Keyspaces,
     /// The keyspaces that are open in this life of the node.
     pub open: Arc<Mutex<Open>>,
 }
@@ -119,7 +122,12 @@ impl Reef {
     }
 
     /// Changes the judge of a keyspace, and reports what it finds.
-    fn judge<T>(&self, stage: &Stage<Handles>, id: KeyspaceId, f: impl FnOnce(&mut Judge) -> T) -> Option<T> {
+    pub(super) fn judge<T>(
+        &self,
+        stage: &Stage<Handles>,
+        id: KeyspaceId,
+        f: impl FnOnce(&mut Judge) -> T,
+    ) -> Option<T> {
         let mut state = self.state();
         let judge = state.judges.get_mut(&id)?;
         let before = judge.answered();

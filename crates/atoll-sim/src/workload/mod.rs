@@ -14,4 +14,5 @@ pub mod positions;
 pub mod register;
 pub mod striped;
 pub mod tables;
+pub mod transfers;
 pub mod zookeeper;

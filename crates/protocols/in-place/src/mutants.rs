@@ -24,19 +24,19 @@ atoll_core::mutants! {
     /// An acceptor still serves a group that it has sealed.
     IN_PLACE_UNSEALED = "InPlaceUnsealed", caught by [];
     /// A transaction commits although nobody knows whether a key is locked for it.
-    IN_PLACE_TX1 = "InPlaceTx1", caught by [];
+    IN_PLACE_TX1 = "InPlaceTx1", caught by ["in-place-txn"];
     /// Only the coordinator knows what a committed transaction does to its keys. Others just end its locks.
-    IN_PLACE_TX3 = "InPlaceTx3", caught by [];
+    IN_PLACE_TX3 = "InPlaceTx3", caught by ["in-place-txn"];
     /// A read returns what a locked key held before the transaction.
-    IN_PLACE_TX5_OLD = "InPlaceTx5Old", caught by [];
+    IN_PLACE_TX5_OLD = "InPlaceTx5Old", caught by ["in-place-txn"];
     /// A read returns what the transaction of a locked key intends.
-    IN_PLACE_TX5_NEW = "InPlaceTx5New", caught by [];
+    IN_PLACE_TX5_NEW = "InPlaceTx5New", caught by ["in-place-txn"];
     /// Keys that are only checked are not locked.
-    IN_PLACE_TX6 = "InPlaceTx6", caught by [];
+    IN_PLACE_TX6 = "InPlaceTx6", caught by ["in-place-txn"];
     /// A transaction that is asked for a first time does not look whether a repeat of it was faster.
-    IN_PLACE_TXN_TWICE = "InPlaceTxnTwice", caught by [];
+    IN_PLACE_TXN_TWICE = "InPlaceTxnTwice", caught by ["in-place-txn"];
     /// A repeat of a transaction says that nothing happened if it fails itself.
-    IN_PLACE_TXN_DENIES = "InPlaceTxnDenies", caught by [];
+    IN_PLACE_TXN_DENIES = "InPlaceTxnDenies", caught by ["in-place-txn"];
     /// A command is refused while a vote for an earlier attempt can still win.
     IN_PLACE_DENIES = "InPlaceDenies", caught by ["in-place"];
 }
@@ -60,4 +60,12 @@ pub const COVERAGE: &[Listed] = &[
         &["in-place.write.through", "in-place.read.establish"],
     ),
     listed("in-place: deleted keys are forgotten (rmw-T11)", &["in-place.acceptor.forgets"]),
+    listed(
+        "in-place: coordinators of transactions die, others commit or abort for them (rmw-TX1 to rmw-TX5)",
+        &["in-place.txn.rolls_forward", "in-place.txn.aborts_other"],
+    ),
+    listed(
+        "in-place: transactions are repeated while they are under way",
+        &["in-place.txn.done_before", "in-place.txn.looks_twice"],
+    ),
 ];
