@@ -14,9 +14,10 @@ use crate::rng::Rng;
 use crate::scenario::keyspaces::{Install, Nodes};
 use crate::scenario::nemesis::Menu;
 use crate::scenario::parts::Everybody;
-use crate::scenario::phases::{Faults, play, stage};
+use crate::scenario::phases::{Faults, play, play_script, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
 use crate::workload::keyspace::{self as load, Reef};
+use crate::workload::relapses;
 use crate::world::{Weather, World};
 
 /// See the module documentation.
@@ -115,4 +116,41 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     };
     let demand = load::demand(stage.clone(), reef, keys, dead);
     play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+/// Directed: nodes die between the promises and the votes for a new key, and write it again.
+pub const RELAPSES: Scenario = Scenario {
+    name: "in-place-relapses",
+    about: "directed: nodes die between the promises and the votes for a new key in place, and then write it again",
+    run: run_relapses,
+    marks: &[&["sim.keyspace.relapse"]],
+    full: false,
+};
+
+fn run_relapses(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7265_6c61);
+    let hosts = [3, 5][rng.below(2) as usize];
+    let weather = Weather {
+        latency_ns: [50_000, 300_000][rng.below(2) as usize],
+        sync_ns: [50_000, 200_000][rng.below(2) as usize],
+        skew_permille: rng.below(50),
+        ..Weather::default()
+    };
+    let storages: Vec<u128> =
+        (0..hosts).map(|_| u128::from(rng.bits()) << 64 | u128::from(rng.bits())).collect();
+    let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
+    let Ok(group) = GroupConfig::new(1, (0..hosts).map(named).collect()) else { return Outcome::default() };
+    let assembly = Nodes { group, install: in_place(hosts, Options::default()) };
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    world.name_disks(&storages);
+    let stage = stage(&mut world);
+    let reef = Reef::new(KeyspaceSpec {
+        engine: atoll_in_place::ENGINE.to_owned(),
+        durability: Durability::Disk,
+        replicas: Some(hosts as u32),
+        shards: Some(1),
+        ..KeyspaceSpec::default()
+    });
+    let script = relapses::script(stage.clone(), reef);
+    play_script(&mut world, &stage, script, Duration::from_secs(60))
 }

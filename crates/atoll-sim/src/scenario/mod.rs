@@ -108,6 +108,7 @@ pub fn all() -> Vec<Scenario> {
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,
         in_place::SCENARIO,
+        in_place::RELAPSES,
         in_place_txn::SCENARIO,
         leases::SCENARIO,
         slow_leaders::SCENARIO,

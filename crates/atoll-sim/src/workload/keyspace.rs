@@ -153,9 +153,9 @@ fn is_shard_lost(stage: &Stage<Handles>, layout: &Layout, shard: u32) -> bool {
 }
 
 /// A request of a client, and what was true when it began.
-struct Request {
-    layout: Layout,
-    key: Bytes,
+pub(super) struct Request {
+    pub(super) layout: Layout,
+    pub(super) key: Bytes,
     /// The keyspace was deleted, or its memory lost, before the request began: it must not be answered.
     dead: bool,
     /// Whether the layout says which replicas there are. That of a keyspace that moves may be old.
@@ -163,8 +163,14 @@ struct Request {
 }
 
 fn begin(stage: &Stage<Handles>, reef: &Reef, keys: u64) -> Option<Request> {
+    // No key is drawn while there is no keyspace.
+    reef.layout()?;
+    request(stage, reef, Bytes::from(format!("k{}", stage.below(keys))))
+}
+
+/// Begins a request for this key.
+pub(super) fn request(stage: &Stage<Handles>, reef: &Reef, key: Bytes) -> Option<Request> {
     let layout = reef.layout()?;
-    let key = Bytes::from(format!("k{}", stage.below(keys)));
     let is_exact = reef.groups.is_none();
     let lost = is_exact && is_shard_lost(stage, &layout, layout.place(&key).shard);
     let dead = reef.state().deleted.contains(&layout.id) || lost;
@@ -265,7 +271,7 @@ pub async fn watcher(stage: Stage<Handles>, reef: Reef, keys: u64) {
 }
 
 /// Writes once, with repeats. Returns the outcome if there is one.
-async fn write_once(
+pub(super) async fn write_once(
     stage: &Stage<Handles>,
     reef: &Reef,
     mut host: usize,

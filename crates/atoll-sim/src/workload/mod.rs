@@ -12,6 +12,7 @@ pub mod moves;
 pub mod native;
 pub mod positions;
 pub mod register;
+pub mod relapses;
 pub mod striped;
 pub mod tables;
 pub mod transfers;

@@ -11,8 +11,8 @@ atoll_core::mutants! {
     IN_PLACE_T3 = "InPlaceT3", caught by ["in-place"];
     /// A token is used more than once.
     IN_PLACE_T4 = "InPlaceT4", caught by ["in-place"];
-    /// A proposer that starts again has the identity that it had before. The model of this crate finds it.
-    IN_PLACE_T5 = "InPlaceT5", caught by [];
+    /// A proposer that starts again has the identity that it had before.
+    IN_PLACE_T5 = "InPlaceT5", caught by ["in-place-relapses"];
     /// The first write of a proposer skips phase 1.
     IN_PLACE_T7 = "InPlaceT7", caught by ["in-place"];
     /// A read or a refusal is answered from the base of a token.
