@@ -60,6 +60,8 @@ struct Ghost {
 pub(super) struct InPlaceOracle {
     configs: BTreeMap<GroupKey, GroupConfig>,
     keys: BTreeMap<Place, Ghost>,
+    /// The groups that some proposer has used. One that was copied to and then given up for another may hold what was never chosen.
+    used: BTreeSet<GroupKey>,
     /// The requests of each message, with what the acceptor had shown before.
     asked: BTreeMap<AskedKey, Vec<(Request, Shown)>>,
     /// The life and disk that uses each identity.
@@ -120,6 +122,7 @@ impl InPlaceOracle {
                 && other.epoch < group.epoch
                 && name == key
                 && ghost.chosen.is_some()
+                && self.used.contains(other)
         });
         let (_, ghost) = before.max_by_key(|((other, _), _)| other.epoch)?;
         ghost.proposals.get(&ghost.chosen?)?.state.clone()
@@ -131,10 +134,14 @@ impl InPlaceOracle {
             let place = (request.group, request.key.clone());
             let majority = self.majority(request.group);
             let former = self.chosen_before(&place);
+            let is_copy = matches!(request.step, Step::Write { ballot: Ballot::GENESIS, .. });
+            if !is_copy {
+                self.used.insert(request.group);
+            }
             let ghost = self.keys.entry(place).or_default();
             if let Step::Write { ballot, state, .. } = &request.step {
                 ghost.proposed(&request.key, *ballot, state, verdict);
-                if *ballot == Ballot::GENESIS {
+                if is_copy {
                     ghost.check_handed_over(&request.key, former.as_ref(), verdict);
                 } else {
                     ghost.check_promised(&request.key, *ballot, majority, verdict);
