@@ -138,28 +138,32 @@ def hashes(*replicas):
     return found
 
 
-def load_twice(drill, apps, what, log, mutant=""):
+def load_twice(drill, apps, what, log, mutant="", options=()):
     """Starts two processes of clients with histories."""
     histories = [drill.folder / f"{what}{mutant}-{n}.history" for n in range(2)]
     started = [
-        apps.start(what, "--log", log, "--clients", 3, "--first-client", 100 * n, "--seconds", 3600, "--history", history)
+        apps.start(what, "--log", log, "--clients", 3, "--first-client", 100 * n, "--seconds", 3600, "--history", history, *options)
         for n, history in enumerate(histories)
     ]
     return started, histories
 
 
 def find_mutants(drill, cluster, mutants):
-    """Known bugs must be found by what judges the right program. `mutants` are pairs: the bug, and the program of clients that has it."""
+    """Known bugs must be found by what judges the right program. `mutants` have the bug, the program of clients that has it, and perhaps what
+    starts the servers that they need: called with the `Apps` and the log, it returns further options."""
     program = pathlib.Path(drill.args.mutant_bin).resolve()
-    for name, what in mutants:
-        log = f"mutant-{name}"
-        started, histories = load_twice(drill, Apps(drill, program, cluster.connect(), mutant=name), what, log, name)
+    for name, what, *servers in mutants:
+        log, apps = f"mutant-{name}", Apps(drill, program, cluster.connect(), mutant=name)
+        options = servers[0](apps, log) if servers else ()
+        started, histories = load_twice(drill, apps, what, log, name, options)
         more(started, histories, 10 * drill.args.operations)
         found = None
         for app in started:
             app.process.terminate()
             if app.process.wait(60):
                 found = app.words().splitlines()[-1]
+            elif app.lines()[-1].get("foreign"):
+                found = "readers read entries of other streams"
         if not found and not judge(cluster, histories, drill.folder / f"{log}.jsonl")[0]:
             found = "no order explains the history"
         need(found, f"{name}: nothing noticed")

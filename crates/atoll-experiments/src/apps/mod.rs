@@ -27,6 +27,7 @@ use std::io::{self, Write};
 use atoll_log_apps::mirror::MirrorError;
 use atoll_log_apps::player::PlayError;
 use atoll_log_apps::store::{CompactError, StoreError};
+use atoll_log_apps::streams::StreamError;
 use serde_json::Value;
 
 /// Options of `apps`.
@@ -60,6 +61,14 @@ enum App {
     ScalogGet(scalog::store::GetArgs),
     /// Move live values of Scalog-Store forward and trim its log
     ScalogThin(scalog::store::ThinArgs),
+    /// Updates and reads of several clients of objects that have streams of their own
+    Objects(scalog::objects::LoadArgs),
+    /// Read objects, and tell how many entries of the log that needed
+    ObjectRead(scalog::objects::ReadArgs),
+    /// Write a checkpoint of every object and trim their log
+    ObjectTrim(scalog::objects::TrimArgs),
+    /// A server that knows which entries belong to which stream
+    StreamIndex(scalog::index::Args),
 }
 
 /// Why a run could not continue.
@@ -77,7 +86,12 @@ enum Error {
     #[error(transparent)]
     Mirror(#[from] MirrorError),
     #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error(transparent)]
     Io(#[from] io::Error),
+    /// An option cannot be used.
+    #[error("{0}")]
+    Refused(String),
     /// Something holds that must not.
     #[error("violated: {0}")]
     Violated(String),
@@ -106,6 +120,10 @@ pub fn run(args: &Args) -> bool {
                 App::ScalogStore(args) => scalog::store::load(args).await,
                 App::ScalogGet(args) => scalog::store::get(args).await,
                 App::ScalogThin(args) => scalog::store::compact(args).await,
+                App::Objects(args) => scalog::objects::load(args).await,
+                App::ObjectRead(args) => scalog::objects::read(args).await,
+                App::ObjectTrim(args) => scalog::objects::trim(args).await,
+                App::StreamIndex(args) => scalog::index::run(args).await,
             }
         })
     });
