@@ -6,6 +6,10 @@ import struct
 
 from cluster import need
 
+KINDS = ("views", "carts", "purchases", "searches")
+
+Event = collections.namedtuple("Event", "user session kind item price_cents time_ms")
+
 
 class Fields:
     """The fields of an encoded record, one after the other: little endian, with lengths of 32 bits."""
@@ -64,3 +68,22 @@ def streams(cluster, log):
             body.data_of()
         body.end()
     return found, saved
+
+
+def events(cluster, log):
+    """The events of a market."""
+    for _, body in entries(cluster, log):
+        user, session, kind, item = body.text(), body.text(), KINDS[body.number(1)], body.text()
+        event = Event(user, session, kind, item, body.number(), body.number())
+        body.end()
+        yield event
+
+
+def count(all_events):
+    """How often what was done with each item, and what was paid for it."""
+    items = collections.defaultdict(lambda: dict.fromkeys((*KINDS, "revenue_cents"), 0))
+    for event in all_events:
+        items[event.item][event.kind] += 1
+        if event.kind == "purchases":
+            items[event.item]["revenue_cents"] += event.price_cents
+    return dict(items)

@@ -9,10 +9,14 @@ Objects with streams of their own: clients in two processes change several objec
 the index servers of the streams are killed. `atoll check` finds one order. A reader of one object reads exactly the entries of its stream,
 from the newest checkpoint on: they are counted, and compared with the log, which the drill decodes by itself. A trim changes no object.
 
+The market: producers append what users do, and an analyser counts it and serves a page. Nodes, the producers and the analyser are killed. The
+counts on the page equal a scan of the log.
+
 `--mutant-bin` is a program of the applications with the feature `testing`: known bugs must be found.
 """
 
 import json
+import re
 import urllib.request
 
 import app_records
@@ -167,6 +171,59 @@ def read_lines(apps, *args):
     return app.lines()
 
 
+def market(drill, program, cluster):
+    """The market: producers, and an analyser with its page. Both are killed, too."""
+    apps, log, file = Apps(drill, program, cluster.connect()), ("--log", "market"), drill.folder / "market.state"
+    produce = lambda: apps.start("market-produce", *log, "--users", 6, "--pause-ms", 10, "--seconds", 3600)
+    serve = lambda listen: apps.start("market-serve", *log, "--state", file, "--save-every", 0.1, "--listen", listen)
+    page_of = lambda app: poll("the page is served", 60, lambda: app.runs() and app.lines(), every=0.02)[0]
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
+    producers, analyser = [produce()], serve(listen)
+    page = page_of(analyser)["page"]
+    told = lambda: json.load(urllib.request.urlopen(f"{page}counts", timeout=10))
+
+    def grows():
+        goal = told()["events"] + 2 * drill.args.operations
+        poll("more events are counted", 90, lambda: analyser.runs() and producers[-1].runs() and told()["events"] >= goal, every=0.1)
+
+    grows()
+    for number in cluster.ids():
+        pids, _ = cluster.signal([number])
+        need(pids, f"node {number} was not there to be killed")
+        grows()
+        cluster.wait_back(pids)
+    continued = []
+    for _ in range(drill.args.samples):
+        poll("the counts were saved", 60, file.is_file)
+        analyser.kill()
+        analyser = serve(listen)
+        continued.append(page_of(analyser)["continues_at"])
+        grows()
+    need(all(continued) and continued == sorted(continued), f"the analyser did not continue from what it saved: {continued}")
+    producers[-1].kill()
+    producers.append(produce())
+    grows()
+    last = producers[-1].finish()
+    tail = cluster.log_info("market")["tail"]
+    poll("the analyser is at the tail", 60, lambda: told()["applied"] >= tail, every=0.1)
+    shown, events = told(), list(app_records.events(cluster, "market"))
+    scanned = app_records.count(events)
+    counted = {item.pop("item"): item for item in shown["items"]}
+    need(counted == scanned, f"the analyser counts {counted}; a scan of the log finds {scanned}")
+    need(shown["events"] == len(events), f"the analyser counts {shown['events']} events; the log has {len(events)}")
+    # What was acknowledged to a producer that was killed, as far as it said so, and to the other one.
+    acknowledged = (producers[0].lines() or [{"acknowledged": 0}])[-1]["acknowledged"] + last["acknowledged"]
+    need(acknowledged <= len(events), f"{acknowledged} events were acknowledged; the log has {len(events)}")
+    with urllib.request.urlopen(f"{page}events", timeout=10) as live:
+        news = json.loads(live.readline().removeprefix(b"data: "))
+    need(news["events"] == len(events) and news["applied"] == shown["applied"], f"the page shows {news}")
+    html = urllib.request.urlopen(page, timeout=10).read().decode()
+    outside = [word for word in re.findall(r"https?://[^\"' ]+", html) if word != "http://www.w3.org/2000/svg"]
+    need(not outside, f"the page needs something from elsewhere: {outside}")
+    drill.result.update(market_events=len(events), market_continued=len(continued))
+    return ("market", len(events), len(cluster.ids()) + len(continued) + 1, "counts equal a scan of the log")
+
+
 # Known bugs, the programs that have them, and the servers that these need.
 with_index = lambda apps, log: Shares(apps, log, 2).options()
 MUTANTS = (
@@ -179,11 +236,11 @@ def body(drill):
     program = find_program()
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", drill.args.nodes) as cluster:
         # Before the first kill: some kinds begin only on nodes that are all up.
-        for log in ("scalog-store", "objects", *(f"mutant-{name}" for name, *_ in MUTANTS if drill.args.mutant_bin)):
+        for log in ("scalog-store", "objects", "market", *(f"mutant-{name}" for name, *_ in MUTANTS if drill.args.mutant_bin)):
             cluster.create_log(log, drill.args.loglet)
         if drill.args.mutant_bin:
             find_mutants(drill, cluster, MUTANTS)
-        rows = [run(drill, program, cluster) for run in (store, objects)]
+        rows = [run(drill, program, cluster) for run in (store, objects, market)]
     say()
     table(rows, ("application", "operations", "kills", "what holds"))
     drill.result.update({f"{row[0]}_operations": row[1] for row in rows}, kills=sum(row[2] for row in rows))
@@ -196,5 +253,6 @@ if __name__ == "__main__":
         refuses={},
         nodes=(3, 3, "nodes of the cluster"),
         operations=(200, 15, "operations of each process between two events"),
+        samples=(5, 2, "times that the analyser of the market is killed"),
         mutant_bin=("", "", "a program of the applications with mutants, to be found wrong"),
     ).run(body)

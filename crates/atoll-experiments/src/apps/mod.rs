@@ -69,6 +69,10 @@ enum App {
     ObjectTrim(scalog::objects::TrimArgs),
     /// A server that knows which entries belong to which stream
     StreamIndex(scalog::index::Args),
+    /// Append what the users of an online market do
+    MarketProduce(scalog::market::ProduceArgs),
+    /// Count what the users of an online market do, and serve a page with the counts
+    MarketServe(scalog::market::ServeArgs),
 }
 
 /// Why a run could not continue.
@@ -124,6 +128,8 @@ pub fn run(args: &Args) -> bool {
                 App::ObjectRead(args) => scalog::objects::read(args).await,
                 App::ObjectTrim(args) => scalog::objects::trim(args).await,
                 App::StreamIndex(args) => scalog::index::run(args).await,
+                App::MarketProduce(args) => scalog::market::produce(args).await,
+                App::MarketServe(args) => scalog::market::serve(args).await,
             }
         })
     });

@@ -1,9 +1,9 @@
-//! As much of HTTP/1.1 as the programs need: GET of small pages on loopback, and a client of it.
+//! As much of HTTP/1.1 as the programs need: GET of small pages and of streams of events on loopback, and a client of it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_core::BoxFuture;
 use bytes::Bytes;
@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 64;
 /// How long the server waits after a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often a stream of events looks for news.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// After so long without news, a stream says that it is alive.
+const ALIVE_EVERY: Duration = Duration::from_secs(10);
 /// What pages may do: nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:";
 
@@ -36,6 +40,8 @@ pub struct Request {
 pub enum Answer {
     /// A page of a kind.
     Page(&'static str, Bytes),
+    /// A stream of events: the news of the site, whenever they change.
+    News,
     /// The request is wrong, or nothing is there; the status and why.
     Refused(u16, String),
 }
@@ -43,6 +49,11 @@ pub enum Answer {
 /// What a server serves.
 pub trait Site: Send + Sync + 'static {
     fn get(&self, request: Request) -> BoxFuture<'_, Answer>;
+
+    /// Returns what streams of events tell now.
+    fn news(&self) -> String {
+        String::new()
+    }
 }
 
 /// Opens a listener. Refuses addresses beyond loopback: nobody is authenticated here.
@@ -86,6 +97,7 @@ async fn connection(mut stream: TcpStream, site: &impl Site) -> std::io::Result<
         Answer::Refused(status, why) => {
             send(&mut stream, status, "text/plain; charset=utf-8", why.as_bytes()).await
         }
+        Answer::News => news(&mut stream, site).await,
     }
 }
 
@@ -165,6 +177,23 @@ async fn send(stream: &mut TcpStream, status: u16, kind: &str, body: &[u8]) -> s
     );
     write(stream, &[head.as_bytes(), body].concat()).await?;
     stream.shutdown().await
+}
+
+async fn news(stream: &mut TcpStream, site: &impl Site) -> std::io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n";
+    write(stream, head.as_bytes()).await?;
+    let (mut last, mut told) = (String::new(), Instant::now());
+    loop {
+        let now = site.news();
+        if now != last {
+            write(stream, format!("data: {now}\n\n").as_bytes()).await?;
+            (last, told) = (now, Instant::now());
+        } else if told.elapsed() >= ALIVE_EVERY {
+            write(stream, b": alive\n\n").await?;
+            told = Instant::now();
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Returns the body of a page, or why there is none.
