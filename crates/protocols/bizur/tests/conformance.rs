@@ -8,7 +8,10 @@ use atoll_bizur::roles::REPLICA;
 use atoll_bizur::{BizurKeyspace, BizurNode, ClientOptions, NodeOptions};
 use atoll_contract::Keyspace;
 use atoll_contract::conformance::{Driver, KeyspaceHarness, keyspace};
-use atoll_contract::keyspace::{Durability, KeyspaceId, Layout, LayoutState, Replica, ShardPlacement};
+use atoll_contract::keyspace::{
+    Attempt, Change, Changed, Durability, Guard, KeyspaceId, Layout, LayoutState, Replica, ShardPlacement,
+};
+use atoll_contract::{ClientId, OpId};
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{NodeCore, NodeId, StorageId};
 use bytes::Bytes;
@@ -107,4 +110,31 @@ fn bizur_passes_the_suite_on_disks() {
 fn bizur_passes_the_suite_in_memory() {
     set_mutant(Mutant::NONE);
     keyspace::all(&mut Bizur::new(6, 3, 3, 2, 4, Durability::Memory), 0..10);
+}
+
+/// More writes of one bucket than it remembers come together. None of them was sent before, so none may be taken for a forgotten repeat.
+#[test]
+fn a_crowd_of_first_attempts_at_one_key_is_served() {
+    set_mutant(Mutant::NONE);
+    let mut bizur = Bizur::new(7, 3, 3, 1, 1, Durability::Disk);
+    let node = NodeId(1);
+    let (keyspace, env) = (bizur.keyspace(node), bizur.driver.env(node));
+    let outcomes = bizur.driver.block_on(node, async move {
+        let write = |client| {
+            let (keyspace, op) = (keyspace.clone(), OpId { client: ClientId(client), seq: 1 });
+            env.launch("crowd", async move {
+                let (key, change) = (Bytes::from_static(b"hot"), Change::Put(Bytes::from_static(b"value")));
+                keyspace.write(op, Attempt::First, key, Guard::Always, change).await
+            })
+        };
+        let mut outcomes = vec![write(1).await];
+        let crowd: Vec<_> = (2..=200).map(write).collect();
+        for ticket in crowd {
+            outcomes.push(ticket.await);
+        }
+        outcomes
+    });
+    for outcome in outcomes {
+        assert!(matches!(outcome, Ok(Ok(Changed::Done(_)))), "{outcome:?}");
+    }
 }

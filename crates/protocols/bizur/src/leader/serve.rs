@@ -11,7 +11,9 @@ use bytes::Bytes;
 
 use super::rounds::{Kind, Then, Waiter};
 use super::{Leader, LedBucket, Progress, Queued, Reader, Wanted, reply};
-use crate::bucket::{Applied, Bucket, BucketWrite, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome};
+use crate::bucket::{
+    Applied, Bucket, BucketWrite, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome, REMEMBERED_WRITES,
+};
 use crate::invariants;
 use crate::message::{Answer, Question, WireGuard, WriteItem};
 use crate::mutants;
@@ -23,8 +25,9 @@ pub const MAX_PAGE_KEYS: usize = 1000;
 const MAX_PAGE_BYTES: usize = 256 * 1024;
 /// The longest time for which a leader waits for a change of a key.
 const LONGEST_WAIT_MS: u32 = 60_000;
-/// The most writes of one bucket that are replicated together.
-const MAX_BATCH: usize = 64;
+/// The most writes of one bucket that are replicated together. A bucket that forgot outcomes of the batch itself would take later writes of
+/// the batch for repeats of forgotten ones: no floor is higher than the clock before the batch, so they could never succeed.
+const MAX_BATCH: usize = REMEMBERED_WRITES;
 
 impl Leader {
     /// Takes a request. During an election, it waits for the outcome. The caller has checked that the server leads or stands.
