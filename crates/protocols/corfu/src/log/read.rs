@@ -25,9 +25,9 @@ pub enum Entry {
 }
 
 impl CorfuLog {
-    /// Reads a position from the tail of its chain, or from any unit of it if that does not answer and the last check of the tail of the log
-    /// has found that the position is complete. A hole below other positions is filled after a while, so no reader passes one that is
-    /// not decided (corfu-C13, corfu-K8).
+    /// Reads a position from the tail of its chain. If that does not answer, and a check of the tail of the log has found that the position
+    /// is complete, it reads from any unit of the chain. A hole below other positions is filled after a while, so no reader passes one that
+    /// is not decided (corfu-C13, corfu-K8).
     pub async fn read(&self, position: u64) -> Result<Entry, LogError> {
         if position >= MAX_POSITION {
             return Ok(Entry::Unwritten);
