@@ -4,6 +4,7 @@ mod error;
 pub mod offsets;
 mod provider;
 pub mod reason;
+pub mod sharded;
 mod spec;
 pub mod write_once;
 
@@ -22,6 +23,7 @@ pub use provider::{
     Binding, Duties, Duty, Extent, Kinds, LogletProvider, Part, PartLoglet, Progress, Registry, RoleOfKind,
 };
 pub use reason::{Evidence, Reason, Trouble, Urgency};
+pub use sharded::{ShardAppendError, Sharded, ShardedError};
 pub use spec::{LogletSpec, PlanError};
 pub use write_once::{WriteOnce, WriteOnceError};
 
@@ -171,6 +173,11 @@ pub trait Loglet: Send + Sync + fmt::Debug {
 
     /// Returns the operations on single offsets, if this Loglet has any.
     fn write_once(&self) -> Option<&dyn WriteOnce> {
+        None
+    }
+
+    /// Returns the operations on shards, if this Loglet has any.
+    fn sharded(&self) -> Option<&dyn Sharded> {
         None
     }
 }

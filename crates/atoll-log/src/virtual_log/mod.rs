@@ -19,6 +19,7 @@
 //! | bootstrap of the MetaStore | `create.rs` |
 //! | (not in the paper) deletion of a whole log | `delete.rs` |
 //! | (not in the paper) operations on single positions | `positions.rs` |
+//! | (not in the paper) operations on the shards of a Loglet | `shards.rs` |
 //!
 //! Departures, and why:
 //! - Positions of a Loglet are contiguous (vlog-V13). The paper's VirtualLog tolerates gaps. Without gaps, every position has an entry,
@@ -43,6 +44,8 @@ use atoll_core::{Env, NodeId, Notify, StorageId, Ticket};
 
 pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::page::PageId;
+use atoll_contract::entry::Entry;
+use atoll_contract::loglet::sharded::ShardChange;
 use atoll_contract::loglet::write_once::{Layout, PositionState, Replace};
 use atoll_contract::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
 use atoll_contract::position::LogPos;
@@ -69,6 +72,7 @@ mod refresh;
 mod roll_forward;
 mod room;
 mod scan;
+mod shards;
 mod trim;
 mod truncate;
 mod window;
@@ -82,6 +86,7 @@ pub use positions::{ActivePositions, PositionError, PositionOp};
 pub use read::LogRead;
 pub use reader::Reader;
 pub use refresh::read_chain;
+pub use shards::{ActiveShards, ShardsError};
 pub use window::Room;
 
 use crate::rounds::Rounds;
@@ -359,6 +364,44 @@ impl VirtualLog {
     ) -> Ticket<Result<(LogletId, Layout, Option<LogletSpec>), PositionError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.replacing", async move { me.plan_replacing(change).await })
+    }
+
+    /// Returns the shards of the active segment, according to the register, for logs whose Loglets have shards.
+    pub fn shards(&self) -> Ticket<Result<ActiveShards, ShardsError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.shards", async move { me.shards().await })
+    }
+
+    /// Refuses a log that does not exist, or whose active segment has no shards. Usually contacts nobody.
+    pub fn offers_shards(&self) -> Ticket<Result<(), ShardsError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.offers", async move { me.offers_shards().await })
+    }
+
+    /// Adds or ends a shard of the active segment, and returns its number. Nothing stops meanwhile. A shard that was added is in the chain
+    /// and takes records on return; one that was ended takes no more, or will soon not do so.
+    ///
+    /// # Errors
+    /// [`ShardsError`] says whether it may have happened. Repeating a change of a shard with a given number does no harm.
+    pub fn change_shards(&self, change: ShardChange) -> Ticket<Result<u32, ShardsError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.shards", async move { me.change_shards(&change).await })
+    }
+
+    /// Appends a record to a shard of the caller's choice, and returns its position. It is on all nodes of the shard by then. A record that
+    /// was sent before, to the same shard, is done once if it has a floor. Records of client 0 are refused by callers: they have no name.
+    ///
+    /// # Errors
+    /// [`ShardsError::NotLive`] and [`ShardsError::Moved`] say for certain that the record is not in the log, and will not be.
+    pub fn append_to_shard(&self, shard: u32, record: LogRecord) -> Ticket<Result<LogPos, ShardsError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.shard_append", async move { me.append_to_shard(shard, record).await })
+    }
+
+    /// Reads the record at a position from a shard of its segment. None if it is in another shard.
+    pub fn read_in_shard(&self, at: LogPos, shard: u32) -> Ticket<Result<Option<Entry>, ShardsError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.shard_read", async move { me.read_in_shard(at, shard).await })
     }
 
     /// Seals the active segment and continues with another one as specified (reconfigExtend, virtuallog §4).

@@ -81,6 +81,9 @@ atoll_core::record! {
         pub orderers: Vec<NodeId>,
         /// How often servers, aggregators and orderers send what is new, in microseconds.
         pub interval_us: u32,
+        /// Shards that were added later, whether they still take records or not. The ordering log says when each begins and ends. They
+        /// stand here so that the chain names all nodes that keep records.
+        pub added: Vec<ShardSpec>,
         /// The number of shards and of servers of each, if enough nodes are up. The next Loglet has as many.
         pub wanted: (u32, u32),
         /// The ordering log.
@@ -106,6 +109,15 @@ pub enum ShardError {
     /// There is no such shard that takes records.
     #[error("there is no shard {0} that takes records")]
     Unknown(u32),
+    /// No other shard would take records afterwards.
+    #[error("shard {0} is the last one that takes records and is not about to end; add another one first")]
+    Last(u32),
+    /// A node had another data directory when it was a server before.
+    #[error("node {0} has another data directory than when it was a server of shard {1}")]
+    OtherDirectory(NodeId, u32),
+    /// There is no room for another shard.
+    #[error("there are {0} shards, and no more are allowed")]
+    TooMany(usize),
 }
 
 impl ScalogConfig {
@@ -122,6 +134,9 @@ impl ScalogConfig {
                 config.shards.len() as u64,
                 "1 to 1024 that share no number and no node",
             );
+        }
+        if config.check_added().is_err() {
+            return invalid("added shards", config.added.len() as u64, "shards with numbers of their own");
         }
         if config.orderers.is_empty() {
             return invalid("orderers", 0, "at least one");
@@ -152,6 +167,44 @@ impl ScalogConfig {
             }
         }
         Ok(())
+    }
+
+    /// Checks the shards that were added. A node of one that has ended may be in another one.
+    fn check_added(&self) -> Result<(), ShardError> {
+        if self.shards.len() + self.added.len() > MAX_SHARDS {
+            return Err(ShardError::TooMany(MAX_SHARDS));
+        }
+        let mut numbers: BTreeSet<u32> = self.shards.iter().map(|shard| shard.shard).collect();
+        for shard in &self.added {
+            shard.check()?;
+            if !numbers.insert(shard.shard) {
+                return Err(ShardError::Exists(shard.shard));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns all shards that the chain names, in the order in which they came.
+    pub fn all_shards(&self) -> impl Iterator<Item = &ShardSpec> {
+        self.shards.iter().chain(&self.added)
+    }
+
+    /// Returns the configuration with another shard, whose number is new.
+    ///
+    /// # Errors
+    /// The shard cannot be.
+    pub fn with_shard(&self, spec: ShardSpec) -> Result<Self, ShardError> {
+        for server in &spec.servers {
+            let is_other = |s: &&Server| s.node == server.node && s.storage != server.storage;
+            let before = self.all_shards().find(|shard| shard.servers.iter().any(|s| is_other(&s)));
+            if let Some(before) = before {
+                return Err(ShardError::OtherDirectory(server.node, before.shard));
+            }
+        }
+        let mut with = self.clone();
+        with.added.push(spec);
+        with.check_added()?;
+        Ok(with)
     }
 
     /// Returns the aggregator to which the servers of a shard report. All servers of a shard report to the same one.
@@ -196,8 +249,9 @@ pub(crate) mod tests {
     pub fn config(shards: Vec<ShardSpec>) -> ScalogConfig {
         let ordering = OrderingSpec { kind: "log".to_owned(), config: Bytes::new() };
         let (aggregators, orderers, wanted) = (Vec::new(), vec![NodeId(1)], (1, 2));
+        let added = Vec::new();
         let (format, interval_us) = (CONFIG_FORMAT, 100);
-        ScalogConfig { format, shards, aggregators, orderers, interval_us, wanted, ordering }
+        ScalogConfig { format, shards, aggregators, orderers, interval_us, added, wanted, ordering }
     }
 
     #[test]
@@ -220,6 +274,20 @@ pub(crate) mod tests {
         assert!(read(ScalogConfig { orderers: vec![], ..good.clone() }).is_err());
         assert!(read(ScalogConfig { interval_us: 0, ..good.clone() }).is_err());
         assert!(read(ScalogConfig { format: 2, ..good }).is_err());
+    }
+
+    #[test]
+    fn shards_are_added_to_a_configuration_under_numbers_of_their_own() {
+        let first = config(vec![shard(0, &[1, 2]), shard(1, &[3, 4])]);
+        let more = first.with_shard(shard(2, &[1, 5])).unwrap();
+        assert_eq!(ScalogConfig::parse(&more.to_bytes()), Ok(more.clone()), "shard 0 may have ended");
+        assert_eq!(more.with_shard(shard(2, &[6])), Err(ShardError::Exists(2)));
+        assert_eq!(more.with_shard(shard(3, &[6, 6])), Err(ShardError::Twice(3)));
+        let mut other = shard(3, &[5]);
+        other.servers[0].storage = StorageId(99);
+        assert_eq!(more.with_shard(other), Err(ShardError::OtherDirectory(NodeId(5), 2)));
+        let wrong = ScalogConfig { added: vec![shard(1, &[7])], ..first };
+        assert!(ScalogConfig::parse(&wrong.to_bytes()).is_err());
     }
 
     #[test]

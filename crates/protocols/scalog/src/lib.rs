@@ -63,7 +63,7 @@ pub mod testing;
 pub use aggregator::Aggregator;
 pub use config::{OrderingSpec, ScalogConfig, Server, ShardError, ShardSpec};
 pub use loglet::{
-    ChooseShard, LiveShard, PolicyAppendError, ScalogClient, ScalogLoglet, ScalogOptions, ShardChange,
+    ChangeError, ChooseShard, LiveShard, PolicyAppendError, ScalogClient, ScalogLoglet, ScalogOptions,
     ShardPolicy, Subscription,
 };
 pub use orderer::{Orderer, OrdererOptions};

@@ -375,8 +375,9 @@ pub const FORMATS: &[Format] = &[
         let ordering = OrderingSpec { kind: "log".to_owned(), config: Bytes::from_static(b"config") };
         let orderers = vec![atoll_core::NodeId(1)];
         let aggregators = vec![Aggregator { node: atoll_core::NodeId(2), parent: None }];
-        let shards = vec![shard(0), shard(1)];
+        let (shards, added) = (vec![shard(0), shard(1)], vec![shard(2)]);
         let (format, interval_us, wanted) = (CONFIG_FORMAT, 100, (2, 2));
-        ScalogConfig { format, shards, aggregators, orderers, interval_us, wanted, ordering }.to_bytes()
+        ScalogConfig { format, shards, aggregators, orderers, interval_us, added, wanted, ordering }
+            .to_bytes()
     }),
 ];

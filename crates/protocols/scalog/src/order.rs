@@ -36,13 +36,14 @@ atoll_core::record! {
         pub add: Vec<ShardSpec>,
         /// What is new, for some of the shards.
         pub cut: Vec<ShardCut>,
-        /// Shards that take no more records, each with the number of further cuts after which it ends. Clients can leave until then.
+        /// Shards that take no more records, each with the number of further cuts after which it ends. Clients can leave until then. The
+        /// last shard stays, here and in `stuck`: two entries may end different ones at the same time.
         pub finalize: Vec<(u32, u32)>,
         /// Whether the log ends.
         pub seal: bool,
         /// Records below this number are given up.
         pub trim: u64,
-        /// Shards that orderers end because they are stuck. The last one stays: two orderers may end different ones at the same time.
+        /// Shards that orderers end because they are stuck.
         pub stuck: Vec<u32>,
     }
 }
@@ -309,14 +310,14 @@ impl Order {
             }
         }
         for (number, after) in &entry.finalize {
-            if let Some(shard) = self.shards.get_mut(number) {
+            let stays = self.is_last(*number);
+            if let Some(shard) = self.shards.get_mut(number).filter(|_| !stays) {
                 shard.leaving = Some(shard.leaving.map_or(*after, |left| left.min(*after)));
             }
         }
         for number in &entry.stuck {
-            let stays = |shard: &&Shard| shard.is_live() && shard.leaving != Some(0);
-            let is_last = self.shards.values().filter(stays).count() < 2;
-            if let Some(shard) = self.shards.get_mut(number).filter(|_| !is_last) {
+            let stays = self.is_last(*number);
+            if let Some(shard) = self.shards.get_mut(number).filter(|_| !stays) {
                 shard.leaving = Some(0);
             }
         }
@@ -329,10 +330,16 @@ impl Order {
         }
     }
 
+    /// Returns whether no other shard takes records and is not about to end. So there is always one that does.
+    pub fn is_last(&self, number: u32) -> bool {
+        let stays = |shard: &Shard| shard.is_live() && shard.leaving.is_none();
+        !self.shards.iter().any(|(other, shard)| *other != number && stays(shard))
+    }
+
     /// Returns where the records of a client go, so that a retry finds the first attempt (scalog-S15). A client stays at its shard until
     /// that shard ends, and then moves to one that was live at that moment. New shards therefore take clients only from shards that end
-    /// after they were added, and an attempt that is still on its way to the former shard can never be ordered any more. None if no shard
-    /// is live.
+    /// after they were added, and an attempt that is still on its way to the former shard can never be ordered any more. None if there is
+    /// no shard, which no configuration allows.
     pub fn home(&self, client: u64) -> Option<Home> {
         let (mut view, mut since) = (0, 0);
         loop {
@@ -340,22 +347,13 @@ impl Order {
                 let shard = &self.shards[*shard];
                 shard.since <= view && shard.ended.is_none_or(|end| end.view > view)
             };
-            let best = self.shards.keys().filter(there).max_by_key(|shard| mix(client, **shard)).copied();
-            match best {
+            let number = *self.shards.keys().filter(there).max_by_key(|shard| mix(client, **shard))?;
+            let shard = &self.shards[&number];
+            match shard.ended {
+                Some(end) => (view, since) = (end.view, end.base),
                 None => {
-                    // Everybody waits for the next shard.
-                    let next = self.shards.values().map(|s| s.since).filter(|since| *since > view).min()?;
-                    view = next;
-                }
-                Some(number) => {
-                    let shard = &self.shards[&number];
-                    match shard.ended {
-                        Some(end) => (view, since) = (end.view, end.base),
-                        None => {
-                            let segment = (mix(client, u32::MAX) % shard.servers.len() as u64) as usize;
-                            return Some(Home { shard: number, segment, since });
-                        }
-                    }
+                    let segment = (mix(client, u32::MAX) % shard.servers.len() as u64) as usize;
+                    return Some(Home { shard: number, segment, since });
                 }
             }
         }

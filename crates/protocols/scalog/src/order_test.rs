@@ -107,9 +107,8 @@ fn clients_move_only_when_their_shard_ends() {
     assert!(second.contains(&Some(2)));
     let moved = (1..200).filter_map(|c| order.home(c)).filter(|h| h.shard == 2);
     assert!(moved.clone().count() > 0 && moved.clone().all(|h| h.since == 4));
-    order.apply(&OrderEntry { finalize: vec![(1, 0), (2, 0)], ..OrderEntry::nothing() });
-    assert_eq!(order.home(1), None);
     order.apply(&OrderEntry { add: vec![shard(3, &[7])], ..OrderEntry::nothing() });
+    order.apply(&OrderEntry { finalize: vec![(1, 0), (2, 0)], ..OrderEntry::nothing() });
     assert!((1..200).all(|c| order.home(c).is_some_and(|h| h.shard == 3)));
 }
 
@@ -123,7 +122,18 @@ fn the_last_shard_stays_if_orderers_find_all_of_them_stuck() {
     assert!(order.shards()[&0].is_live() && order.home(7).is_some());
     let mut order = Order::new(&two_shards());
     assert_eq!(order.apply(&stuck(&[0, 1])).ended, [0]);
-    // Whoever adds and removes shards may remove the last one, too.
-    let last = OrderEntry { finalize: vec![(1, 0)], ..OrderEntry::nothing() };
-    assert_eq!(order.apply(&last).ended, [1]);
+}
+
+/// Two operators may end different shards at the same time, each because another one takes records.
+#[test]
+fn the_last_shard_stays_if_operators_end_all_of_them() {
+    let end = |shards: &[(u32, u32)]| OrderEntry { finalize: shards.to_vec(), ..OrderEntry::nothing() };
+    let mut order = Order::new(&two_shards());
+    assert_eq!(order.apply(&end(&[(1, 0), (0, 0)])).ended, [1]);
+    assert_eq!(order.apply(&end(&[(0, 0)])).ended, []);
+    let mut order = Order::new(&two_shards());
+    order.apply(&end(&[(0, 3)]));
+    // Shard 0 takes records, but not for long.
+    assert!(order.is_last(1) && order.apply(&end(&[(1, 0)])).ended.is_empty());
+    assert_eq!(order.apply(&end(&[(0, 0)])).ended, [0], "sooner than it was said first");
 }

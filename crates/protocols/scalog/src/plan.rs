@@ -79,8 +79,8 @@ impl ScalogProvider {
         let interval_us = choice.number("interval_us", 1, 1 << 30)?.map(|n| n as u32);
         let interval_us = interval_us.or(previous.map(|p| p.interval_us)).unwrap_or(self.options.interval_us);
         let ordering = self.logs.plan(&spec.of_part(ORDERING), previous.map(|p| &p.ordering)).await?;
-        let format = CONFIG_FORMAT;
-        Ok(ScalogConfig { format, shards, aggregators, orderers, interval_us, wanted, ordering })
+        let (format, added) = (CONFIG_FORMAT, Vec::new());
+        Ok(ScalogConfig { format, shards, aggregators, orderers, interval_us, added, wanted, ordering })
     }
 }
 
@@ -174,7 +174,7 @@ impl Choice<'_> {
 
     /// Returns whether a data directory has entries of the Loglet before, of whatever kind that is.
     fn has_held(&self, i: &Identity) -> bool {
-        let mut servers = self.previous.iter().flat_map(|p| &p.shards).flat_map(|s| &s.servers);
+        let mut servers = self.previous.iter().flat_map(|p| p.all_shards()).flat_map(|s| &s.servers);
         servers.any(|s| (s.node, s.storage) == (i.node, i.storage))
             || self.spec.held_by(i.node) == Some(i.storage)
     }

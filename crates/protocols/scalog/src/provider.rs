@@ -180,7 +180,7 @@ pub(crate) fn parse(config: &Bytes) -> Result<ScalogConfig, PlanError> {
 /// directories. Orderers and aggregators keep nothing: any life of them will do.
 pub(crate) fn duties(config: &Bytes) -> Duties {
     let Ok(config) = parse(config) else { return Duties::default() };
-    let servers = config.shards.iter().flat_map(|shard| &shard.servers);
+    let servers = config.all_shards().flat_map(|shard| &shard.servers);
     let servers =
         servers.map(|s| Duty { role: STORAGE_ROLE, node: s.node, binding: Binding::Holds(s.storage) });
     let helps = |role| move |node: NodeId| Duty { role, node, binding: Binding::Helps };
@@ -205,7 +205,13 @@ impl ScalogProvider {
     pub fn open_scalog(&self, id: LogletId, config: &Bytes) -> Result<ScalogLoglet, PlanError> {
         let read = parse(config)?;
         let log = self.logs.open(id, &read.ordering)?;
-        Ok(ScalogLoglet::new(self.env.clone(), id, (read, config.clone()), log, self.options.clone()))
+        Ok(ScalogLoglet::new(
+            self.env.clone(),
+            id,
+            (read, config.clone()),
+            log,
+            (self.options.clone(), self.directory.clone()),
+        ))
     }
 
     /// Like `open_scalog`, for an operation that cannot report an unreadable configuration.
@@ -234,7 +240,8 @@ impl ScalogProvider {
             })?;
             for batch in batches(got.entries) {
                 let (expected, count) = (at.since(range.start), batch.len() as u64);
-                let placed = loglet.append_to_shard(shard, 0, batch).await.map_err(|_| failed.clone())?;
+                let placed = loglet.append_to_shard(shard, 0, batch, Some(expected)).await;
+                let placed = placed.map_err(|_| failed.clone())?;
                 let is_next = placed.offsets().map(|o| o.0).eq(expected..expected + count);
                 if !is_next {
                     return Err(failed);
@@ -251,7 +258,11 @@ impl ScalogProvider {
         let until = self.env.now().after(self.options.op_timeout);
         // The newest shards are in the ordering log only. It may be deleted already.
         let _ = loglet.refresh().await;
-        let nodes = loglet.with_order(Order::nodes);
+        let named = duties(&loglet.0.config_bytes);
+        let mut nodes = loglet.with_order(Order::nodes);
+        nodes.extend(
+            named.holders().map(|(node, _)| node).filter(|node| !nodes.contains(node)).collect::<Vec<_>>(),
+        );
         loop {
             // Without the ordering log, no append can be ordered any more.
             let ordering = self.logs.delete(id, &loglet.config().ordering).await;
@@ -331,7 +342,7 @@ impl LogletProvider for ScalogProvider {
         let shard = |shard: &crate::config::ShardSpec| {
             format!("{}: {}", shard.shard, list(shard.servers.iter().map(|s| s.node).collect()))
         };
-        let shards: Vec<String> = config.shards.iter().map(shard).collect();
+        let shards: Vec<String> = config.all_shards().map(shard).collect();
         vec![
             ("shards", shards.join("; ")),
             ("orderers", list(config.orderers.clone())),
@@ -364,7 +375,7 @@ impl LogletProvider for ScalogProvider {
                 duties: Duties::of_parts([Duties(nodes.into_iter().map(duty).collect())]),
             }
         };
-        let mut parts: Vec<Part> = config.shards.iter().map(shard).collect();
+        let mut parts: Vec<Part> = config.all_shards().map(shard).collect();
         parts.push(helps(ORDERER_ROLE, config.orderers.clone()));
         if !config.aggregators.is_empty() {
             parts.push(helps(AGGREGATOR_ROLE, config.aggregators.iter().map(|a| a.node).collect()));

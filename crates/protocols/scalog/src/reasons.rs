@@ -25,8 +25,8 @@ pub(crate) fn reason(
         .or_else(|| no_orderer(config, cluster))
         .or_else(|| appends_fail(config, evidence))
         .or_else(|| {
-            let all: Vec<NodeId> = config.shards.iter().flat_map(|s| &s.servers).map(|s| s.node).collect();
-            config.shards.iter().find_map(|shard| {
+            let all: Vec<NodeId> = config.all_shards().flat_map(|s| &s.servers).map(|s| s.node).collect();
+            config.all_shards().find_map(|shard| {
                 let nodes: Vec<(NodeId, StorageId)> =
                     shard.servers.iter().map(|s| (s.node, s.storage)).collect();
                 Holders { role: STORAGE_ROLE, nodes: &nodes, all: &all }.reason(evidence)
@@ -75,7 +75,7 @@ fn not_whole(shard: &ShardSpec, cluster: &Picture) -> Option<Broken> {
 
 /// Some shard is needed that takes records: all of its servers do.
 fn no_whole_shard(config: &ScalogConfig, cluster: &Picture) -> Option<Reason> {
-    let all: Option<Vec<_>> = config.shards.iter().map(|shard| not_whole(shard, cluster)).collect();
+    let all: Option<Vec<_>> = config.all_shards().map(|shard| not_whole(shard, cluster)).collect();
     // The shard that may recover first decides how urgent it is.
     let (urgency, node, why) = all?.into_iter().min_by_key(|(urgency, node, _)| (*urgency, *node))?;
     Some(Reason::new(node, urgency, format!("no shard is whole: a server on node {node} {why}")))
@@ -85,7 +85,7 @@ fn no_whole_shard(config: &ScalogConfig, cluster: &Picture) -> Option<Reason> {
 /// last one, or only clients of that server append, and nobody notices that the shard is stuck.
 fn appends_fail(config: &ScalogConfig, evidence: &Evidence<'_>) -> Option<Reason> {
     evidence.appends.filter(|trouble| matches!(trouble, Trouble::NoSequencer | Trouble::NoQuorum))?;
-    let all = config.shards.iter().filter_map(|shard| not_whole(shard, evidence.cluster));
+    let all = config.all_shards().filter_map(|shard| not_whole(shard, evidence.cluster));
     let (urgency, node, why) = all.max_by_key(|(urgency, node, _)| (*urgency, std::cmp::Reverse(*node)))?;
     Some(Reason::new(node, urgency, format!("appends fail: a storage server on node {node} {why}")))
 }

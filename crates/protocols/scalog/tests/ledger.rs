@@ -25,6 +25,7 @@ fn config() -> ScalogConfig {
         aggregators: Vec::new(),
         orderers: vec![NodeId(1)],
         interval_us: 100,
+        added: Vec::new(),
         wanted: (2, 2),
         ordering: OrderingSpec { kind: "log".into(), config: Bytes::new() },
     }

@@ -166,6 +166,7 @@ fn config() -> Bytes {
         ],
         orderers: vec![NodeId(1), NodeId(3)],
         interval_us: 1000,
+        added: Vec::new(),
         wanted: (2, 2),
         ordering: OrderingSpec { kind: "absent".into(), config: Bytes::new() },
     }

@@ -50,15 +50,11 @@ impl ScalogLoglet {
             return Ticket::ready(Ok(Placement { runs: Vec::new() }));
         }
         let (s, bytes) = (&self.0, batch.bytes().len());
-        {
-            let mut known = lock(&s.known);
-            if known.ended || known.order.is_sealed() {
-                return Ticket::ready(Err(AppendError::Sealed));
-            }
-            if known.in_flight_bytes > 0 && known.in_flight_bytes + bytes > s.options.window_bytes {
-                return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
-            }
-            known.in_flight_bytes += bytes;
+        if self.is_sealed() {
+            return Ticket::ready(Err(AppendError::Sealed));
+        }
+        if let Err(busy) = self.reserve(bytes) {
+            return Ticket::ready(Err(busy));
         }
         let loglet = self.clone();
         s.env.launch("scalog.append", async move {
@@ -66,6 +62,16 @@ impl ScalogLoglet {
             lock(&loglet.0.known).in_flight_bytes -= bytes;
             done
         })
+    }
+
+    /// Reserves room for appends of this handle. Whoever has it gives it back.
+    pub(super) fn reserve(&self, bytes: usize) -> Result<(), AppendError> {
+        let mut known = lock(&self.0.known);
+        if known.in_flight_bytes > 0 && known.in_flight_bytes + bytes > self.0.options.window_bytes {
+            return Err(AppendError::NotAppended(Unavailability::Busy));
+        }
+        known.in_flight_bytes += bytes;
+        Ok(())
     }
 
     pub(super) async fn run_append(

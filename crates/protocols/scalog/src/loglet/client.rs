@@ -140,7 +140,7 @@ impl ScalogClient {
         first: OpId,
         batch: Batch,
     ) -> Result<Placement, AppendError> {
-        let done = self.log.append_to_shard(shard, segment, batch).await;
+        let done = self.log.append_to_shard(shard, segment, batch, None).await;
         let mut state = lock(&self.state);
         match &done {
             Err(AppendError::Unknown(_)) if state.pinned.len() < MAX_PINNED => {

@@ -6,12 +6,14 @@
 //! | `tail.rs` | checkTail from the ordering log, waits for the tail, seal |
 //! | `read.rs` | reads: one server of each shard, merged by number |
 //! | `shards.rs` | adds and ends shards; appendToShard |
+//! | `sharded.rs` | the same for the virtual log, which knows no kind |
 //! | `client.rs`, `policy.rs` | the paper's own interface: append by a policy, readRecord, subscribe |
 
 mod append;
 mod client;
 mod policy;
 mod read;
+mod sharded;
 mod shards;
 mod tail;
 
@@ -24,7 +26,7 @@ use bytes::Bytes;
 
 use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
-    Tail, Unavailability,
+    Sharded, Tail, Unavailability,
 };
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
@@ -33,10 +35,11 @@ use atoll_core::{BoxFuture, Env, NodeId, Notify, Ticket};
 use crate::config::ScalogConfig;
 use crate::order::{Order, OrderEntry};
 use crate::ordering::read;
+use crate::provider::DirectoryOf;
 
 pub use client::{PolicyAppendError, ScalogClient, Subscription};
 pub use policy::{ChooseShard, LiveShard, ShardPolicy};
-pub use shards::ShardChange;
+pub use shards::ChangeError;
 
 /// Timeouts and sizes of handles, and of new Loglets.
 #[derive(Clone, Debug)]
@@ -89,13 +92,14 @@ struct Known {
     in_flight_bytes: usize,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     env: Env,
     id: LogletId,
     config: ScalogConfig,
-    config_bytes: Bytes,
+    pub(crate) config_bytes: Bytes,
     log: Arc<dyn Loglet>,
     options: Arc<ScalogOptions>,
+    directory: DirectoryOf,
     known: Mutex<Known>,
     /// Notified when an entry of the ordering log was applied.
     changed: Notify,
@@ -103,7 +107,7 @@ struct Shared {
 
 /// See the module documentation. Cheap to clone.
 #[derive(Clone)]
-pub struct ScalogLoglet(Arc<Shared>);
+pub struct ScalogLoglet(pub(crate) Arc<Shared>);
 
 impl fmt::Debug for ScalogLoglet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,17 +118,27 @@ impl fmt::Debug for ScalogLoglet {
 const NO_ORDER: LogletError = LogletError::Unavailable(Unavailability::NoQuorum);
 
 impl ScalogLoglet {
-    /// Returns a handle. `log` is its ordering log.
-    pub fn new(
+    /// Returns a handle. `log` is its ordering log. New shards are kept by members that the directory shows.
+    pub(crate) fn new(
         env: Env,
         id: LogletId,
         (config, config_bytes): (ScalogConfig, Bytes),
         log: Arc<dyn Loglet>,
-        options: Arc<ScalogOptions>,
+        (options, directory): (Arc<ScalogOptions>, DirectoryOf),
     ) -> Self {
         let known = Mutex::new(Known { order: Order::new(&config), ended: false, in_flight_bytes: 0 });
         let changed = Notify::default();
-        ScalogLoglet(Arc::new(Shared { env, id, config, config_bytes, log, options, known, changed }))
+        ScalogLoglet(Arc::new(Shared {
+            env,
+            id,
+            config,
+            config_bytes,
+            log,
+            options,
+            directory,
+            known,
+            changed,
+        }))
     }
 
     /// Returns the configuration.
@@ -230,5 +244,9 @@ impl Loglet for ScalogLoglet {
 
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>> {
         Box::pin(self.end())
+    }
+
+    fn sharded(&self) -> Option<&dyn Sharded> {
+        Some(self)
     }
 }

@@ -1,6 +1,7 @@
 //! Changes of the set of shards, without stopping anything, and appends to a shard of the caller's choice (scalog.md §6, §7).
 
 use atoll_contract::{AppendError, Batch, LogletError, Placement, Unavailability};
+use atoll_core::sync::lock;
 
 use super::ScalogLoglet;
 use super::append::Goal;
@@ -10,7 +11,7 @@ use crate::ordering::write;
 
 /// Why the set of shards was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ShardChange {
+pub enum ChangeError {
     /// The shard cannot be; nothing happened.
     #[error("nothing was changed: {0}")]
     Refused(#[from] ShardError),
@@ -23,51 +24,69 @@ pub enum ShardChange {
 }
 
 impl ScalogLoglet {
-    /// Adds a shard. It takes records as soon as its servers have applied the entry of the ordering log.
+    /// Adds a shard. It takes records as soon as its servers have applied the entry of the ordering log. Adding the same shard with the
+    /// same servers again changes nothing.
     ///
     /// # Errors
-    /// See [`ShardChange`]. A number that was ever used, and a server of another shard that takes records, are refused.
-    pub async fn add_shard(&self, spec: ShardSpec) -> Result<(), ShardChange> {
-        self.refresh().await.map_err(ShardChange::Unknown)?;
+    /// See [`ChangeError`]. A number that was ever used, and a server of another shard that takes records, are refused.
+    pub async fn add_shard(&self, spec: ShardSpec) -> Result<(), ChangeError> {
+        self.refresh().await.map_err(ChangeError::Unknown)?;
+        if self.is_there(&spec) {
+            return Ok(());
+        }
         if self.is_sealed() {
-            return Err(ShardChange::Sealed);
+            return Err(ChangeError::Sealed);
         }
         self.with_order(|order| order.check_add(&spec))?;
-        let number = spec.shard;
-        let servers = spec.servers.clone();
-        self.change(&OrderEntry { add: vec![spec], ..OrderEntry::nothing() }).await?;
-        // Another client may have used the number, or a server, in the meantime.
-        let there = self.with_order(|order| order.shards().get(&number).map(|shard| shard.servers.clone()));
-        if there == Some(servers) { Ok(()) } else { Err(ShardError::Exists(number).into()) }
+        self.change(&OrderEntry { add: vec![spec.clone()], ..OrderEntry::nothing() }).await?;
+        if self.is_there(&spec) {
+            return Ok(());
+        }
+        // Another client may have used the number, or a server, in the meantime, or may have ended the log.
+        self.with_order(|order| order.check_add(&spec))?;
+        Err(ChangeError::Sealed)
+    }
+
+    fn is_there(&self, spec: &ShardSpec) -> bool {
+        self.with_order(|order| order.shards().get(&spec.shard).is_some_and(|s| s.servers == spec.servers))
     }
 
     /// Ends a shard after this many further cuts; 0: at once. Its records stay readable. Clients whose records are not ordered by then get
     /// to know that they never will be, and append them to another shard.
     ///
     /// # Errors
-    /// See [`ShardChange`].
-    pub async fn finalize(&self, shard: u32, after: u32) -> Result<(), ShardChange> {
-        self.refresh().await.map_err(ShardChange::Unknown)?;
-        match self.with_order(|order| order.shards().get(&shard).map(|s| s.is_live())) {
+    /// See [`ChangeError`]. The last shard that takes records, and is not about to end, is refused.
+    pub async fn finalize(&self, shard: u32, after: u32) -> Result<(), ChangeError> {
+        self.refresh().await.map_err(ChangeError::Unknown)?;
+        match self.with_order(|order| order.shards().get(&shard).map(|s| (s.is_live(), order.is_last(shard))))
+        {
             None => return Err(ShardError::Unknown(shard).into()),
-            Some(false) => return Ok(()),
-            Some(true) => {}
+            Some((false, _)) => return Ok(()),
+            Some(_) if self.is_sealed() => return Err(ChangeError::Sealed),
+            Some((_, true)) => return Err(ShardError::Last(shard).into()),
+            Some(_) => {}
         }
-        if self.is_sealed() {
-            return Err(ShardChange::Sealed);
+        self.change(&OrderEntry { finalize: vec![(shard, after)], ..OrderEntry::nothing() }).await?;
+        let goes = self.with_order(|order| {
+            order.shards().get(&shard).is_some_and(|s| !s.is_live() || s.leaving.is_some())
+        });
+        match goes {
+            true => Ok(()),
+            false if self.is_sealed() => Err(ChangeError::Sealed),
+            // Another client ended the others in the meantime.
+            false => Err(ShardError::Last(shard).into()),
         }
-        self.change(&OrderEntry { finalize: vec![(shard, after)], ..OrderEntry::nothing() }).await
     }
 
-    async fn change(&self, entry: &OrderEntry) -> Result<(), ShardChange> {
+    async fn change(&self, entry: &OrderEntry) -> Result<(), ChangeError> {
         let s = &self.0;
         let until = s.env.now().after(s.options.op_timeout);
-        write(&s.env, &s.log, entry, until).await.map_err(ShardChange::Unknown)?;
-        self.refresh().await.map_err(ShardChange::Unknown)
+        write(&s.env, &s.log, entry, until).await.map_err(ChangeError::Unknown)?;
+        self.refresh().await.map_err(ChangeError::Unknown)
     }
 
     /// Appends to one segment of a shard of the caller's choice: the paper's appendToShard. A retry is recognised only if it goes to the
-    /// same segment.
+    /// same segment. `not_below`: an end of the log that was known before the first attempt; None if this is the first one.
     ///
     /// # Errors
     /// Like [`atoll_contract::Loglet::append`]. A shard that has ended is `NotAppended`, unless some of the entries are in it.
@@ -76,8 +95,19 @@ impl ScalogLoglet {
         shard: u32,
         segment: usize,
         batch: Batch,
+        not_below: Option<u64>,
     ) -> Result<Placement, AppendError> {
         self.refresh().await.map_err(|_| AppendError::NotAppended(Unavailability::NoQuorum))?;
-        self.run_append(batch, 0, Some(Goal { shard, segment })).await
+        if self.is_sealed() {
+            return Err(AppendError::Sealed);
+        }
+        // Records that are sent for the first time are not below what was ordered before. Without that, a server that has forgotten old
+        // records could not tell these from them.
+        let not_below = not_below.unwrap_or_else(|| self.with_order(crate::order::Order::base));
+        let bytes = batch.bytes().len();
+        self.reserve(bytes)?;
+        let done = self.run_append(batch, not_below, Some(Goal { shard, segment })).await;
+        lock(&self.0.known).in_flight_bytes -= bytes;
+        done
     }
 }

@@ -131,13 +131,14 @@ impl Ledger {
             ghost.leaving = ghost.leaving.map(|left| left.saturating_sub(1));
         }
         for (number, after) in &entry.finalize {
-            if let Some(ghost) = self.shards.get_mut(number) {
+            let others = self.others(*number);
+            if let Some(ghost) = self.shards.get_mut(number).filter(|_| others > 0) {
                 ghost.leaving = Some(ghost.leaving.unwrap_or(u32::MAX).min(*after));
             }
         }
         for number in &entry.stuck {
-            let left = self.shards.values().filter(|ghost| !ghost.ended && ghost.leaving != Some(0)).count();
-            if let Some(ghost) = self.shards.get_mut(number).filter(|_| left > 1) {
+            let others = self.others(*number);
+            if let Some(ghost) = self.shards.get_mut(number).filter(|_| others > 0) {
                 ghost.leaving = Some(0);
             }
         }
@@ -145,6 +146,13 @@ impl Ledger {
             ghost.ended |= ghost.leaving == Some(0);
         }
         self.sealed |= entry.seal;
+    }
+
+    /// Counts the other shards that take records, and go on to do so.
+    fn others(&self, number: u32) -> usize {
+        let goes_on =
+            |other: &u32, ghost: &Ghost| *other != number && !ghost.ended && ghost.leaving.is_none();
+        self.shards.iter().filter(|(other, ghost)| goes_on(other, ghost)).count()
     }
 
     /// Checks that records are on the disks of all servers of their shard (G3).

@@ -167,6 +167,7 @@ pub fn config(
         aggregators: tree.iter().map(aggregator).collect(),
         orderers: orderers.iter().map(|n| NodeId(*n)).collect(),
         interval_us: 300,
+        added: Vec::new(),
         wanted: (shards.len() as u32, 2),
         ordering: OrderingSpec { kind: "native".into(), config: native.to_bytes() },
     }
