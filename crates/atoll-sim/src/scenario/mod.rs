@@ -104,6 +104,7 @@ pub fn all() -> Vec<Scenario> {
         corfu::POSITIONS,
         scalog::SCALOG,
         scalog::DEAD,
+        scalog::SHARDS,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,

@@ -1,4 +1,5 @@
-//! Scalog Loglets on whole nodes: swapped in and out under load and faults; and, directed, with nodes that stay dead.
+//! Scalog Loglets on whole nodes: swapped in and out under load and faults; with shards that come and go; and, directed, with nodes that
+//! stay dead.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::{Faults, SAFETY, Stage, play, play_script, stage};
 use crate::scenario::striped::nodes;
 use crate::scenario::{Outcome, Scenario, TraceOut};
-use crate::workload::{log as load, striped};
+use crate::workload::{log as load, shards, striped};
 use crate::world::World;
 use crate::world::fault::{Death, Fault};
 
@@ -38,6 +39,19 @@ pub const SCALOG: Scenario = Scenario {
     full: true,
 };
 
+/// Shards that are added and ended while clients append.
+pub const SHARDS: Scenario = Scenario {
+    name: "scalog-shards",
+    about: "shards are added and ended while clients append to them and read from them; the log is extended at times, and nodes die",
+    run: run_shards,
+    marks: &[
+        &["sim.shards.added", "sim.shards.ended", "sim.shards.refused", "sim.shards.next_shard"],
+        &["sim.shards.appended", "sim.shards.appended_again", "sim.shards.read", "sim.shards.read_elsewhere"],
+        &["vlog.shards.named", "vlog.shards.again", "vlog.shards.found", "vlog.shards.sealed"],
+    ],
+    full: false,
+};
+
 /// Nodes that are killed and stay dead while the others must continue.
 pub const DEAD: Scenario = Scenario {
     name: "scalog-dead",
@@ -48,6 +62,8 @@ pub const DEAD: Scenario = Scenario {
 };
 
 const LOG: &str = "log0";
+/// How long shards come and go under faults.
+const SHARDS_FOR: Duration = Duration::from_secs(30);
 /// How many nodes die in one directed run, one after the other.
 const DEATHS: u32 = 4;
 
@@ -98,6 +114,68 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
         nervous: 0,
     };
     let demand = load::demand(stage.clone(), vec![LOG.to_owned()]);
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+/// Extends the log to new Scalog Loglets from time to time.
+async fn extender(stage: Stage<NodeHandles>, every: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let Some(life) = load::live(&stage, stage.below(64) as usize) else { continue };
+        let Some(log) = life.handles.log(LOG) else { continue };
+        // Whatever became of it, the clients see.
+        let _ = stage.cluster.ask(&life, log.extend(few(&stage))).await;
+    }
+}
+
+/// Returns a specification that leaves some nodes without a shard.
+fn few(stage: &Stage<NodeHandles>) -> LogletSpec {
+    let mut spec = LogletSpec::of("scalog");
+    let shards = if load::members(stage).len() >= 6 { 1 + stage.below(2) } else { 1 };
+    let interval = [300, 500, 2_000][stage.below(3) as usize];
+    for (name, value) in [("shards", shards), ("replicas", 2), ("interval_us", interval)] {
+        spec.options.insert(name.to_owned(), value.to_string());
+    }
+    spec
+}
+
+fn run_shards(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7368_6172_6473);
+    let hosts = [4, 5, 6, 7][rng.below(4) as usize];
+    let (weather, assembly) = nodes(&mut rng, hosts);
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    let stage = stage(&mut world);
+    let judge = shards::Judge::default();
+    let change = Duration::from_millis(200 + rng.below(1_500));
+    let (clients, judged) = (stage.clone(), judge.clone());
+    stage.spawn("people", async move {
+        let stage = clients;
+        load::create_spec(&stage, LOG, few(&stage)).await;
+        let name = || LOG.to_owned();
+        let often = Duration::from_millis(60);
+        for _ in 0..2 {
+            stage.spawn("appender", load::appender(stage.clone(), name(), often));
+            stage.spawn("chooser", shards::appender(stage.clone(), name(), judged.clone(), often));
+        }
+        stage.spawn("checker", load::checker(stage.clone(), name(), often * 4));
+        stage.spawn("reader", load::reader(stage.clone(), name(), often * 4));
+        stage.spawn("looker", shards::reader(stage.clone(), name(), judged.clone(), often));
+        stage.spawn("operator", shards::operator(stage.clone(), name(), change));
+        stage.spawn("extender", extender(stage.clone(), Duration::from_secs(12)));
+        stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(9)));
+    });
+    let faults = Faults {
+        menu: Menu::USUAL.some(&mut rng),
+        every: Duration::from_millis(500 + rng.below(1_500)),
+        during: SHARDS_FOR,
+        may_lose: Box::new(|_| false),
+        nervous: 0,
+    };
+    let all = stage.clone();
+    let demand = async move {
+        load::demand(all.clone(), vec![LOG.to_owned()]).await;
+        shards::demand(all, LOG.to_owned(), judge).await;
+    };
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 

@@ -302,7 +302,11 @@ pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
 
 /// Creates the log with a first Loglet of this kind, unless it exists.
 pub async fn create_kind(stage: &Stage<NodeHandles>, name: &str, kind: &str) {
-    let spec = LogletSpec::of(kind);
+    create_spec(stage, name, LogletSpec::of(kind)).await;
+}
+
+/// Creates the log with a first Loglet as specified, unless it exists.
+pub async fn create_spec(stage: &Stage<NodeHandles>, name: &str, spec: LogletSpec) {
     loop {
         if let Some(life) = live(stage, stage.below(64) as usize)
             && let Some(log) = life.handles.log(name)

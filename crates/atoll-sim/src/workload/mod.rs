@@ -13,6 +13,7 @@ pub mod native;
 pub mod positions;
 pub mod register;
 pub mod relapses;
+pub mod shards;
 pub mod striped;
 pub mod tables;
 pub mod transfers;

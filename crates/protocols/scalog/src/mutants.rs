@@ -18,6 +18,10 @@ atoll_core::mutants! {
     SCALOG_S10 = "ScalogS10", caught by ["scalog"];
     /// A primary that was restarted does not ask its backups what it replicated before.
     SCALOG_S12 = "ScalogS12", caught by ["scalog"];
+    /// Records of a shard that has ended still get numbers, although their clients were told that they never will.
+    SCALOG_S13 = "ScalogS13", caught by ["scalog-shards"];
+    /// A new shard takes clients at once, so that their retries do not find what an earlier shard has.
+    SCALOG_S15 = "ScalogS15", caught by ["scalog-shards"];
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
@@ -27,5 +31,6 @@ pub const COVERAGE: &[Listed] = &[
     listed("scalog: a stream of records goes back to where its backup is", &["scalog.server.rewind"]),
     listed("scalog: a read waits until its number is covered", &["scalog.server.read_waits"]),
     listed("scalog: the ordering log itself is sealed", &["scalog.seal.ordering_log", "scalog.server.ended"]),
+    listed("scalog: shards are added and ended on demand", &["scalog.shard.add", "scalog.shard.end"]),
     listed("scalog: a server looks for entries of a sealed ordering log", &["scalog.back_fill"]),
 ];

@@ -279,7 +279,9 @@ impl Order {
             // A proposal may come late, after the end of the shard (S13).
             if !shard.is_live() {
                 hit("scalog.order.ended");
-                continue;
+                if !mutant(mutants::SCALOG_S13) {
+                    continue;
+                }
             }
             for (segment, (count, proposed)) in shard.counts.iter_mut().zip(&new.counts).enumerate() {
                 let first = *count;
@@ -342,6 +344,9 @@ impl Order {
     /// no shard, which no configuration allows.
     pub fn home(&self, client: u64) -> Option<Home> {
         let (mut view, mut since) = (0, 0);
+        if mutant(mutants::SCALOG_S15) {
+            view = self.view;
+        }
         loop {
             let there = |shard: &&u32| {
                 let shard = &self.shards[*shard];
