@@ -16,6 +16,7 @@ use crate::proto::cluster_service_client::ClusterServiceClient;
 use crate::proto::database_service_client::DatabaseServiceClient;
 use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{self, Chain, LevelsReply, LogletSpec, NodeInfo, NodeReply, Reason, StatusReply};
+use crate::scalog::Scalog;
 use crate::tables::Tables;
 use crate::{is_log_name, log_name_hint};
 
@@ -181,6 +182,14 @@ impl Client {
             return Err(Error::invalid(log_name_hint(log), ""));
         }
         Ok(Corfu::new(log, self.connections.clone()))
+    }
+
+    /// Returns a handle to the shards of the log with this name. Contacts no node.
+    pub fn scalog(&self, log: &str) -> Result<Scalog, Error> {
+        if !is_log_name(log) {
+            return Err(Error::invalid(log_name_hint(log), ""));
+        }
+        Ok(Scalog::new(log, self.connections.clone()))
     }
 
     /// Returns a handle to the keyspaces of the cluster. Contacts no node.

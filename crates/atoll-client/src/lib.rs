@@ -25,6 +25,7 @@
 //! | `log.rs`, `read.rs` | one log: appends, reads, tail checks, trims |
 //! | `tables.rs` | tables: rows, transactions and ranges |
 //! | `keyspaces.rs` | keyspaces: reads and conditional writes of keys |
+//! | `scalog.rs` | Scalog's own interface: the shards of a log |
 //! | `corfu.rs` | CORFU's own interface: single positions of a log, and which nodes keep them |
 //! | `lane/` | all appends of this client to one log, in order, on one stream, across failures |
 //! | `connections.rs` | the addresses, the one in use, and calls with failover |
@@ -41,6 +42,7 @@ mod log;
 mod options;
 mod placement;
 mod read;
+mod scalog;
 mod tables;
 
 /// The public API, as generated from `proto/atoll/v1/`. The comments there are the reference. `atoll-protogen` writes the code.
@@ -64,6 +66,12 @@ pub mod corfu_proto {
     include!("generated/atoll.corfu.v1.rs");
 }
 
+/// Scalog's own interface, as generated from `proto/atoll/scalog/v1/`. The comments there are the reference.
+#[allow(missing_docs)]
+pub mod scalog_proto {
+    include!("generated/atoll.scalog.v1.rs");
+}
+
 pub use client::Client;
 pub use corfu::{Cell, Corfu, Replacement};
 pub use error::{Error, Failure, Outcome, status};
@@ -73,6 +81,7 @@ pub use options::{Options, Tls};
 pub use placement::shard_of;
 pub use proto::Reason;
 pub use read::{ReadBatch, ReadOptions, Reader};
+pub use scalog::{ChooseShard, Scalog, Shard, ShardPolicy, ShardRecord, Subscription};
 pub use tables::{Rows, Tables};
 
 /// The maximum length of a record, in bytes.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use crate::keyspaces::{Described, Found, KeyWrite, KeysTransacted, KeysTxn, LeaseRequest, Wrote};
 use crate::positions::{ActivePositions, PositionOp, PositionState, Replace};
+use crate::shards::{ActiveShards, LogRecord, ShardChange};
 
 /// The log of the database. Clients do not write to it.
 pub const DATABASE_LOG: &str = "db";
@@ -241,6 +242,25 @@ pub trait PositionBackend: Send + Sync {
     fn replace(&self, log: &str, change: Replace) -> Pending<()>;
 }
 
+/// The shards of the logs of a cluster, through one node. Logs whose active segment is of a kind without shards are refused.
+pub trait ShardBackend: Send + Sync {
+    /// Refuses a log that does not exist, and one without shards.
+    fn check(&self, log: &str) -> Pending<()>;
+
+    /// Returns the shards of the active segment.
+    fn shards(&self, log: &str) -> Pending<ActiveShards>;
+
+    /// Appends a record to a shard, and returns its position. It has a client, and a floor if it was sent before. Refused as a conflict if
+    /// it is not in the log, and will not be, because the shard takes no records or the log continues in another segment.
+    fn append(&self, log: &str, shard: u32, record: LogRecord) -> Pending<LogPos>;
+
+    /// Reads the record at a position from a shard. None if it is in another shard.
+    fn read(&self, log: &str, at: LogPos, shard: u32) -> Pending<Option<Entry>>;
+
+    /// Adds or ends a shard, and returns its number.
+    fn change(&self, log: &str, change: ShardChange) -> Pending<u32>;
+}
+
 /// What a node offers to its doors.
 pub trait Backend: Send + Sync {
     /// Returns the id of this node.
@@ -274,6 +294,11 @@ pub trait Backend: Send + Sync {
 
     /// Returns the operations on single positions of logs, if this node offers them.
     fn positions(&self) -> Option<Arc<dyn PositionBackend>> {
+        None
+    }
+
+    /// Returns the operations on the shards of logs, if this node offers them.
+    fn shards(&self) -> Option<Arc<dyn ShardBackend>> {
         None
     }
 

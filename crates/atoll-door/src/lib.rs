@@ -29,6 +29,7 @@ mod listeners;
 pub mod metrics;
 mod node_view;
 pub mod positions;
+pub mod shards;
 
 pub use backend::{
     Backend, DATABASE_LOG, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,

@@ -7,6 +7,7 @@ use atoll_door_cluster::ClusterDoor;
 use atoll_door_corfu::CorfuDoor;
 use atoll_door_keyspaces::KeyspacesDoor;
 use atoll_door_log::LogDoor;
+use atoll_door_scalog::ScalogDoor;
 use atoll_door_tables::TablesDoor;
 use atoll_door_zookeeper::ZooKeeperDoor;
 
@@ -28,6 +29,7 @@ pub fn all(settings: Settings) -> Vec<Box<dyn Door>> {
         Box::new(TablesDoor::default()),
         Box::new(KeyspacesDoor),
         Box::new(CorfuDoor),
+        Box::new(ScalogDoor),
     ]
 }
 

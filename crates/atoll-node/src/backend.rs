@@ -9,7 +9,7 @@ use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_door::backend::{
     Backend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, PositionBackend, ReadRecords,
-    Refusal, Room, Submitted,
+    Refusal, Room, ShardBackend, Submitted,
 };
 use atoll_log::virtual_log::{LogError, LogRecord, ReconfigError, Segment, VersionedChain, VirtualLog};
 use tokio::time::timeout;
@@ -25,6 +25,7 @@ use crate::refusals::{
     append_refusal, log_refusal, open_refusal, read_refusal, reconfig_refusal, register_refusal, trim_refusal,
 };
 use crate::replica::DatabaseCell;
+use crate::shard_door::ShardDoor;
 
 /// How long the opening of a stream waits for a fresh chain if an older one is known.
 const REFRESH_WITHIN: Duration = Duration::from_millis(20);
@@ -143,6 +144,10 @@ impl Backend for NodeBackend {
 
     fn positions(&self) -> Option<Arc<dyn PositionBackend>> {
         Some(Arc::new(PositionDoor { logs: self.logs.clone(), named: self.named.clone() }))
+    }
+
+    fn shards(&self) -> Option<Arc<dyn ShardBackend>> {
+        Some(Arc::new(ShardDoor { logs: self.logs.clone() }))
     }
 
     fn database(&self) -> Option<atoll_db::Database> {

@@ -9,6 +9,7 @@
 //! | `database.rs`, `replica.rs` | opens the database; what the rest of the node knows of it |
 //! | `backend.rs`, `door_view.rs` | what the doors see of the node |
 //! | `position_door.rs` | what the doors see of single positions of logs |
+//! | `shard_door.rs` | what the doors see of the shards of logs |
 //! | `named.rs`, `refusals.rs` | checks the nodes that an operator names; translates errors for clients |
 //! | `duties.rs` | which node does what for a Loglet, for status and chains |
 //! | `door_threads.rs` | the threads on which the doors run |
@@ -45,6 +46,7 @@ mod position_door;
 mod refusals;
 pub mod replica;
 pub mod settings;
+mod shard_door;
 pub mod space_alarm;
 mod start;
 pub mod survey;

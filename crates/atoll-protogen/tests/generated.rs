@@ -10,12 +10,13 @@ use std::{env, fs};
 use prost::Message;
 
 /// All definitions. Each package becomes one file.
-const DEFINITIONS: [&str; 5] = [
+const DEFINITIONS: [&str; 6] = [
     "atoll/v1/log.proto",
     "atoll/v1/table.proto",
     "atoll/v1/database.proto",
     "atoll/keyspace/v1/keyspace.proto",
     "atoll/corfu/v1/corfu.proto",
+    "atoll/scalog/v1/scalog.proto",
 ];
 
 /// Writes the code for all definitions, and their descriptors for reflection, to `out`.

@@ -61,6 +61,7 @@ const LAYERS: [&[&str]; 10] = [
         "atoll-door-corfu",
         "atoll-door-keyspaces",
         "atoll-door-log",
+        "atoll-door-scalog",
         "atoll-door-tables",
         "atoll-door-zookeeper",
         "atoll-node",
@@ -79,7 +80,7 @@ const TOOLS: [&str; 7] = [
     "atoll-threads",
 ];
 /// Crates whose files use each other in one direction only.
-const WITHOUT_CIRCLES: [&str; 9] = [
+const WITHOUT_CIRCLES: [&str; 10] = [
     "atoll-door",
     "atoll-doors",
     "atoll-node",
@@ -87,6 +88,7 @@ const WITHOUT_CIRCLES: [&str; 9] = [
     "doors/corfu",
     "doors/keyspaces",
     "doors/log",
+    "doors/scalog",
     "doors/tables",
     "doors/zookeeper",
 ];
@@ -303,8 +305,8 @@ fn every_protocol_has_the_same_files() {
 
 /// Code that is about one protocol outside of its folder: the list, scenarios of the simulator and their load, figures of the papers,
 /// exhaustive checks, an example that chooses kinds, as a user does, what makes one protocol's own interface a log for applications, and
-/// the tests of the door to it, which create logs of that kind.
-const KNOW_PROTOCOLS: [&str; 13] = [
+/// the tests of the doors to it, which create logs of that kind.
+const KNOW_PROTOCOLS: [&str; 14] = [
     "crates/atoll-exhaustive/",
     "crates/atoll-log-apps/Cargo.toml",
     "crates/atoll-log-apps/src/corfu.rs",
@@ -318,6 +320,7 @@ const KNOW_PROTOCOLS: [&str; 13] = [
     "crates/atoll-experiments/",
     "crates/atoll/tests/tidy.rs",
     "crates/doors/corfu/tests/",
+    "crates/doors/scalog/tests/",
 ];
 /// Lines that mean something else by the name of a protocol, as a file and a part of the line.
 const OTHER_MEANINGS: [(&str, &str); 5] = [

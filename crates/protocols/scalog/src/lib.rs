@@ -37,8 +37,7 @@
 //! # Not offered yet
 //!
 //! - Virtual logs as ordering logs, which [`ScalogPlugin::over`] takes: nodes use single native Loglets.
-//! - Adding and ending shards from the command line: `ScalogLoglet::add_shard` and `ScalogLoglet::finalize` do it in the process.
-//! - gRPC, verbs, and the paper's applications.
+//! - The paper's applications.
 //! - Copies of the records of a shard that has ended and lost a server.
 //! - An exhaustive check of a small configuration.
 
