@@ -46,6 +46,8 @@ enum Verb {
     Kv(cli::kv::KvArgs),
     /// Use single positions of a log on CORFU, and replace its nodes
     Corfu(cli::corfu::CorfuArgs),
+    /// Add and end the shards of a log on Scalog, and use them
+    Scalog(cli::scalog::ScalogArgs),
     /// Copy the contents of a ZooKeeper ensemble
     #[command(name = "zookeeper")]
     ZooKeeper(cli::zookeeper::ZooKeeperArgs),
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Verb::Database(args) => cli::run(&args.common, cli::database::run(&args)),
         Verb::Kv(args) => cli::run(&args.common, cli::kv::run(&args)),
         Verb::Corfu(args) => cli::run(&args.common, cli::corfu::run(&args)),
+        Verb::Scalog(args) => cli::run(&args.common, cli::scalog::run(&args)),
         Verb::Table(args) => cli::run(&args.common, cli::tables::run(&args)),
         Verb::ZooKeeper(args) => cli::run(&args.common, cli::zookeeper::run(&args)),
         Verb::Check(args) => cli::run(&args.common, cli::check::run(&args)),

@@ -66,6 +66,15 @@ fn documented_commands_parse() {
         "atoll corfu trim --below 7",
         "atoll corfu replace --unit 2 --by 4",
         "atoll corfu replace --sequencer 5",
+        "atoll scalog shard list --log main --json",
+        "atoll scalog shard add",
+        "atoll scalog shard add --nodes 5,6 --number 7",
+        "atoll scalog shard finalize 1 --after 3",
+        "atoll scalog append hello --policy round-robin",
+        "atoll scalog append hello --shard 2",
+        "atoll scalog read 1 2 3 --shard 0 --json",
+        "atoll scalog subscribe --from 5 --count 10",
+        "atoll scalog trim 7",
         "atoll completions bash",
     ] {
         if let Err(error) = Atoll::try_parse_from(line.split(' ')) {
@@ -104,6 +113,12 @@ fn wrong_lines_are_refused_with_the_right_words() {
         ("atoll corfu replace", ErrorKind::MissingRequiredArgument),
         ("atoll corfu replace --unit 2", ErrorKind::MissingRequiredArgument),
         ("atoll corfu replace --unit 2 --by 4 --sequencer 5", ErrorKind::ArgumentConflict),
+        ("atoll scalog shard", ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
+        ("atoll scalog shard finalize", ErrorKind::MissingRequiredArgument),
+        ("atoll scalog shard add --nodes x", ErrorKind::ValueValidation),
+        ("atoll scalog append hello --policy near", ErrorKind::InvalidValue),
+        ("atoll scalog append hello --shard 1 --policy hash", ErrorKind::ArgumentConflict),
+        ("atoll scalog read", ErrorKind::MissingRequiredArgument),
         ("atoll frobnicate", ErrorKind::InvalidSubcommand),
     ] {
         assert_eq!(Atoll::try_parse_from(line.split(' ')).unwrap_err().kind(), kind, "{line}");

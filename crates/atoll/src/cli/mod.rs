@@ -12,6 +12,7 @@
 //! | `tables/` | `atoll table` |
 //! | `kv.rs` | `atoll kv` |
 //! | `corfu.rs` | `atoll corfu` |
+//! | `scalog.rs` | `atoll scalog` |
 //! | `zookeeper/` | `atoll zookeeper` |
 //! | `table.rs` | aligned columns |
 //! | `timeline.rs` | a file with the time of each acknowledgement |
@@ -31,6 +32,7 @@ mod kv_txn;
 pub mod log;
 pub mod node;
 pub mod read;
+pub mod scalog;
 pub mod status;
 mod table;
 pub mod tables;
