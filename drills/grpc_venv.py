@@ -19,12 +19,22 @@ def grpc_or_again():
 
 def table_service():
     """The modules of table.proto: messages, and the client."""
-    definition = DEFINITIONS / "atoll/v1/table.proto"
+    return modules("atoll/v1/table")
+
+
+def scalog_service():
+    """The modules of scalog.proto: messages, and the client."""
+    return modules("atoll/scalog/v1/scalog")
+
+
+def modules(name):
+    """The modules that are generated from one definition, which is named without its ending."""
+    definition = DEFINITIONS / f"{name}.proto"
     folder = cache() / f"grpc-{GRPC}-{hashlib.sha256(definition.read_bytes()).hexdigest()[:16]}"
     with making(folder.name):
-        if not (folder / "atoll/v1/table_pb2_grpc.py").is_file():
+        if not (folder / f"{name}_pb2_grpc.py").is_file():
             folder.mkdir(parents=True, exist_ok=True)
             out = [f"--python_out={folder}", f"--grpc_python_out={folder}"]
             subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{DEFINITIONS}", *out, definition], check=True)
     sys.path.insert(0, str(folder))
-    return importlib.import_module("atoll.v1.table_pb2"), importlib.import_module("atoll.v1.table_pb2_grpc")
+    return tuple(importlib.import_module(f"{name}_pb2{kind}".replace("/", ".")) for kind in ("", "_grpc"))
