@@ -108,7 +108,9 @@ fn all_hold(nodes: u32, seeds: std::ops::Range<u64>) {
         run.marks.into_iter().for_each(|(m, k)| *marks.entry(m).or_default() += k);
     }
     assert!(done as u64 > 60 * n, "only {done} operations succeeded in {n} runs");
-    for mark in mutants::COVERAGE.iter().flat_map(|listed| listed.marks) {
+    let marks_of_all = mutants::COVERAGE.iter().flat_map(|listed| listed.marks);
+    // The clients of this model run no transactions; transactions.rs does.
+    for mark in marks_of_all.filter(|mark| !mark.starts_with("in-place.txn.")) {
         assert!(marks.contains_key(mark), "{mark} was never reached: {marks:?}");
     }
 }
