@@ -57,6 +57,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         5,
         "the floor of a client was forgotten with its last span, and a first attempt that came late was taken for new (X16)",
     ),
+    (
+        "scalog",
+        8_778_787,
+        "a loglet was deleted while a read of it waited for the disk, which was then answered with a tail of 0 (native-N2)",
+    ),
     ("registers", 66, "the disk of the only acceptor stayed so slow that the run never became full"),
     (
         "lasting",

@@ -194,6 +194,11 @@ impl LocalStore {
         out: &mut Effects,
     ) {
         let verdict = match outcome {
+            // It was deleted while the read waited for the disk. An answer with entries would also have to say what else is here.
+            ReadOutcome::Ready(..) if self.store.is_gone(loglet) => {
+                hit("local.store.gone_while_read");
+                Verdict::Gone {}
+            }
             ReadOutcome::Ready(counts, batches, reveals) => {
                 let state = self.store.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
                 let message = Entries { verdict: Verdict::Done {}, state, first, counts, batches };

@@ -86,6 +86,11 @@ impl LogServer {
         out: &mut Effects,
     ) {
         let verdict = match outcome {
+            // It was deleted while the read waited for the disk. An answer with entries would also have to say what else is here.
+            ReadOutcome::Ready(..) if self.store.is_gone(loglet) => {
+                hit("native.server.gone_while_read");
+                Verdict::Gone {}
+            }
             ReadOutcome::Ready(counts, batches, reveals) => {
                 let state = self.state_of(loglet);
                 let message = Entries { verdict: Verdict::Done {}, state, first, counts, batches };
