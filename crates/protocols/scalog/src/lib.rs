@@ -37,7 +37,7 @@
 //! # Not offered yet
 //!
 //! - Virtual logs as ordering logs, which [`ScalogPlugin::over`] takes: nodes use single native Loglets.
-//! - The paper's applications.
+//! - Shards for the paper's applications (`atoll-log-apps`): on a cluster's log, they see every record in shard 0.
 //! - Copies of the records of a shard that has ended and lost a server.
 //! - An exhaustive check of a small configuration.
 
