@@ -36,9 +36,9 @@ impl Seeds {
         None
     }
 
-    /// The first tenth of each range.
-    pub fn share(&self) -> Self {
-        Self(self.0.iter().map(|r| r.start..r.start + r.end.saturating_sub(r.start) / 10).collect())
+    /// The first of each range: one for every `of_each` seeds that it has.
+    pub fn share(&self, of_each: u64) -> Self {
+        Self(self.0.iter().map(|r| r.start..r.start + r.end.saturating_sub(r.start) / of_each).collect())
     }
 }
 
@@ -90,8 +90,8 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_a_tenth_of_each_range() {
-        assert_eq!(seeds("0..50,1000..1029,4").share().to_string(), "0..5,1000..1002,4..4");
+    fn a_share_is_a_part_of_each_range() {
+        assert_eq!(seeds("0..50,1000..1029,4").share(10).to_string(), "0..5,1000..1002,4..4");
     }
 
     #[test]
