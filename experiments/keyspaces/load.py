@@ -87,8 +87,7 @@ def tell(row, number):
 
 def arguments(parser):
     """The arguments that all figures of keyspaces have."""
-    parser.add_argument("--bin", default=os.environ.get("ATOLL_BIN", str(peers.ROOT / "target" / "dist" / "atoll")),
-                        help="the program [default: ATOLL_BIN, or target/dist/atoll]")
+    parser.add_argument("--bin", default=peers.program(), help="the program [default: ATOLL_BIN, or target/dist/atoll]")
     parser.add_argument("--rounds", type=int, default=1, help="how often each point is measured [default: 1]")
     parser.add_argument("--seconds", type=int, default=4, help="of each measurement [default: 4]")
     parser.add_argument("--warm", type=int, default=1, help="seconds of load before each measurement [default: 1]")

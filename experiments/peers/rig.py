@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 KEYS = ("ops_s", "p50_ms", "p99_ms", "server_us_op")
 
 
+def program():
+    """The program to measure: what packages hold, unless ATOLL_BIN names another."""
+    return os.environ.get("ATOLL_BIN") or str(ROOT / "target" / "dist" / "atoll")
+
+
 def cpu_s(pids):
     """CPU seconds of some processes so far."""
     total = 0

@@ -121,7 +121,7 @@ def main():
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--old", required=True, help="the program to compare with")
-    parser.add_argument("--new", default=str(peers.ROOT / "target" / "dist" / "atoll"))
+    parser.add_argument("--new", default=peers.program(), help="the other program [default: ATOLL_BIN, or target/dist/atoll]")
     parser.add_argument("--rig", help="folder of the peers' rig, whose generator loads the ZooKeeper door")
     parser.add_argument("--rounds", type=int, default=6, help="with fresh clusters each")
     parser.add_argument("--slices", type=int, default=8, help="of each program and workload in a round")

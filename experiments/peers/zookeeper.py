@@ -157,7 +157,7 @@ def main():
     """See the module's words."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rig", required=True, help="folder of the peers' rig")
-    parser.add_argument("--bin", default=str(peers.ROOT / "target" / "release" / "atoll"))
+    parser.add_argument("--bin", default=peers.program(), help="the program [default: ATOLL_BIN, or target/dist/atoll]")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--warm", type=int, default=2, help="seconds of load before each measurement: a fresh JVM compiles for longer")
