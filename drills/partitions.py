@@ -65,7 +65,8 @@ class Door:
 
     def __init__(self, drill, cluster, node):
         self.id = node.id
-        self.load = Load(cluster, drill.folder, LOG, name=f"n{node.id}", connect=node.grpc, depth=2).start()
+        every_s = drill.args.every_ms / 1000
+        self.load = Load(cluster, drill.folder, LOG, name=f"n{node.id}", connect=node.grpc, depth=2, every_s=every_s).start()
         self.counter = Counter([node.zookeeper], f"/counter-{node.id}", every_s=0.02).start()
 
     def watch(self):
@@ -208,4 +209,6 @@ if __name__ == "__main__":
         refuses={"local": "its log waits for the one node that has it, and nobody takes over"},
         seconds=(20, 6, "how long each partition lasts"),
         cases=(0, 3, "how many partitions of each cluster are tried; 0 is all"),
+        # Pauses are found as well with a gap of a hundredth of the bound between two appends, for half of the processor time.
+        every_ms=(0, 10, "milliseconds from one append at a door to the next; 0 is as fast as they are taken"),
     ).run(body)
