@@ -43,7 +43,9 @@
 //!
 //! - *Exactly once* (rmw-T2) without registered clients: a state remembers the outcomes of its last [`REMEMBERED`] commands by name. Its
 //!   clock counts recorded commands, and a repeat carries a floor: a clock that the key had before the first attempt. If a command above
-//!   the floor may be forgotten, the outcome is unknown, and nothing is done again.
+//!   the floor may be forgotten, the outcome is unknown, and nothing is done again. A proposer that was overtaken must not depend on that:
+//!   the others may record many commands before it looks. So a state also names the last proposal of each node that it contains
+//!   ([`KeyState::proposals`]), and a proposal that a later chosen state lacks is over (`Queued::settle` in `proposer.rs`).
 //! - A group of acceptors holds all keys of one shard, of up to 1,024. Consistent hashing places the shards; the shard of a key never
 //!   changes.
 //! - Acceptors read the states that they vote for, and refuse what no proposer writes. They keep no data type of their own.

@@ -39,6 +39,10 @@ atoll_core::mutants! {
     IN_PLACE_TXN_DENIES = "InPlaceTxnDenies", caught by ["in-place-txn"];
     /// A command is refused while a vote for an earlier attempt can still win.
     IN_PLACE_DENIES = "InPlaceDenies", caught by ["in-place"];
+    /// A proposal that a key does not show counts as not chosen, although the key may have lost it.
+    IN_PLACE_MISSES = "InPlaceMisses", caught by [];
+    /// A proposal counts as over as soon as the last chosen state is without it, although a vote for it can still win.
+    IN_PLACE_SETTLES = "InPlaceSettles", caught by [];
 }
 
 /// Marks that a long run must have reached. A run that misses one does not test what it should.
@@ -60,6 +64,7 @@ pub const COVERAGE: &[Listed] = &[
         &["in-place.write.through", "in-place.read.establish"],
     ),
     listed("in-place: deleted keys are forgotten (rmw-T11)", &["in-place.acceptor.forgets"]),
+    listed("in-place: a proposal is overtaken, and known not to be chosen", &["in-place.propose.overtaken"]),
     listed(
         "in-place: coordinators of transactions die, others commit or abort for them (rmw-TX1 to rmw-TX5)",
         &["in-place.txn.rolls_forward", "in-place.txn.aborts_other"],

@@ -17,13 +17,15 @@ use crate::command::{Named, Reply};
 use crate::message::GroupConfig;
 use crate::mutants;
 use crate::round::Setback;
-use crate::space::Shared;
+use crate::space::{Options, Shared};
 use crate::state::{KeyState, REMEMBERED};
 use crate::write;
 
 /// The most commands in one proposal. If nobody knows whether it was chosen, the next attempt must find all of them in the state.
 const MAX_BATCH: usize = 32;
 const _: () = assert!(MAX_BATCH <= REMEMBERED);
+/// The most proposals of a command that are kept as long as nobody knows what became of them.
+const MAX_TRIES: usize = 16;
 
 /// Why a command has no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +38,23 @@ pub(crate) enum Failure {
     Unknown(Unavailability, Floor),
 }
 
+/// A proposal of a command that may have been chosen, or may still be.
+#[derive(Debug)]
+struct Try {
+    ballot: Ballot,
+    /// What the command is answered if the proposal is chosen.
+    reply: Reply,
+}
+
 /// A command that waits for its outcome.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) named: Named,
     pub(crate) deadline: Tick,
+    /// Whether others than those in `tries` may have proposed it.
+    again: bool,
+    /// The proposals that this proposer has made, at most [`MAX_TRIES`].
+    tries: Vec<Try>,
     done: Completer<Result<Reply, Failure>>,
 }
 
@@ -49,7 +63,59 @@ impl Queued {
         self.done.complete(Ok(reply));
     }
 
-    fn fail(self, why: Unavailability) {
+    /// Notes that the command is about to be proposed. No state before the base, which has this clock, contains it.
+    pub(crate) fn proposed(&mut self, ballot: Ballot, base_clock: u64, reply: &Reply) {
+        self.named.floor.get_or_insert(base_clock);
+        if self.tries.len() >= MAX_TRIES {
+            // From now on, only the command itself can be looked for.
+            self.again = true;
+        }
+        if !self.again {
+            self.tries.push(Try { ballot, reply: reply.clone() });
+        }
+    }
+
+    /// Learns from a state what became of earlier proposals, before the command is proposed again. The state was chosen in the ballot
+    /// `chosen`. Returns the outcome if a proposal was chosen so long ago that the key remembers only that.
+    ///
+    /// Without this, a proposer that was overtaken would have to say that the outcome is unknown as soon as the others have recorded more
+    /// commands than a key remembers.
+    pub(crate) fn settle(&mut self, base: &KeyState, chosen: Ballot) -> Option<Reply> {
+        let floor = self.named.floor?;
+        if base.outcome_of(self.named.op).is_some() {
+            return None;
+        }
+        if floor < base.forgotten {
+            if self.again {
+                return None;
+            }
+            for tried in &self.tries {
+                if base.contains(tried.ballot, floor)? {
+                    hit("in-place.propose.chosen_long_ago");
+                    return Some(tried.reply.clone());
+                }
+            }
+        }
+        // It is not in this state, so every state that has it will record it later.
+        self.named.floor = Some(floor.max(base.clock));
+        // Whoever proposes above a chosen ballot builds on it. A vote in a lower one cannot win any more.
+        let is_over =
+            self.tries.iter().all(|tried| tried.ballot < chosen) || mutant(mutants::IN_PLACE_SETTLES);
+        if !self.again && is_over {
+            hit("in-place.propose.overtaken");
+            self.named.floor = None;
+            self.tries.clear();
+        }
+        None
+    }
+
+    /// Returns until when the command is worked on. After its deadline, a command that was proposed is not proposed again, but its proposer
+    /// looks once more at what became of it.
+    pub(crate) fn ends(&self, options: &Options) -> Tick {
+        if self.tries.is_empty() { self.deadline } else { self.deadline.after(options.reply_timeout) }
+    }
+
+    pub(crate) fn fail(self, why: Unavailability) {
         // With a floor, there were attempts: at an acceptor or, before this one, at another node.
         self.done.complete(Err(match self.named.floor {
             Some(floor) => Failure::Unknown(why, Floor(floor)),
@@ -106,7 +172,8 @@ impl Proposer {
         deadline: Tick,
     ) -> Ticket<Result<Reply, Failure>> {
         let (done, wait) = ticket();
-        let queued = Queued { named, deadline, done };
+        let again = named.floor.is_some();
+        let queued = Queued { named, deadline, again, tries: Vec::new(), done };
         let mut inner = lock(&self.inner);
         if inner.queue.len() >= shared.options.queue {
             drop(inner);
@@ -197,13 +264,13 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
     let mut why = Unavailability::NoQuorum;
     while proposer.fill(&mut batch) {
         let now = shared.env.now();
-        for late in batch.extract_if(.., |queued| queued.deadline <= now) {
+        for late in batch.extract_if(.., |queued| queued.ends(&shared.options) <= now) {
             late.fail(why);
         }
         if batch.is_empty() {
             continue;
         }
-        let Err(setback) = write::attempt(&shared, &proposer, &mut batch).await else {
+        let Err(setback) = write::attempt(&shared, &proposer, &mut batch, why).await else {
             (failures, why) = (0, Unavailability::NoQuorum);
             continue;
         };

@@ -267,7 +267,7 @@ impl InPlaceSpace {
             let Some(lock) = reply.lock.as_ref().filter(|_| !decided) else { return Ok(reply) };
             // What the key holds is up to the transaction (rmw-TX5). With a floor, an attempt may be under way.
             if let Outcome::Locked { floor: attempted, .. } = reply.outcome {
-                floor = floor.or(attempted);
+                floor = attempted.or(floor);
             }
             self.resolve(&key, lock.txn).await.map_err(|why| match floor {
                 None => CommandError::NotDone(why),

@@ -2,17 +2,25 @@
 
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{Held, KeyVersion};
-use atoll_core::{Decode, DecodeError, Encode};
-use bytes::Bytes;
+use atoll_core::testing::mutant;
+use atoll_core::{Decode, DecodeError, Encode, Reader};
+use bytes::{Bytes, BytesMut};
 
+use crate::ballot::Ballot;
 use crate::content::{Content, MAX_CONTENT_BYTES, MAX_VALUE_BYTES};
+use crate::mutants;
 
 /// How many commands of a key are remembered with their outcomes (rmw-T2). With them, a small content fits into one block of a cell.
 pub const REMEMBERED: usize = 32;
+/// Of how many nodes a key knows the last proposal.
+pub const MAX_PROPOSERS: usize = 16;
 /// The longest state, in bytes.
-pub const MAX_STATE_BYTES: usize = MAX_CONTENT_BYTES + MAX_VALUE_BYTES + REMEMBERED * DONE_BYTES + 160;
+pub const MAX_STATE_BYTES: usize =
+    MAX_CONTENT_BYTES + MAX_VALUE_BYTES + REMEMBERED * DONE_BYTES + MAX_PROPOSERS * BALLOT_BYTES + 192;
 /// The length of a [`Done`], in bytes.
 const DONE_BYTES: usize = 33;
+/// The length of a [`Ballot`], in bytes.
+const BALLOT_BYTES: usize = 20;
 
 atoll_core::record! {
     /// The outcome of a command.
@@ -56,21 +64,56 @@ atoll_core::record! {
     }
 }
 
-atoll_core::record! {
-    /// See the module documentation.
-    pub struct KeyState {
-        /// How many commands the key has recorded, counted from where it began.
-        pub clock: u64,
-        /// The clock at the last change of the content. 0 if there was none.
-        pub version: u64,
-        /// Commands that were recorded at this clock or before may be forgotten. All later ones are in `done`.
-        pub forgotten: u64,
-        /// What the key holds.
-        pub content: Content,
-        /// The transaction that has locked the key.
-        pub lock: Option<TxnLock>,
-        /// The last commands, oldest first, at most [`REMEMBERED`].
-        pub done: Vec<Done>,
+/// See the module documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyState {
+    /// How many commands the key has recorded, counted from where it began.
+    pub clock: u64,
+    /// The clock at the last change of the content. 0 if there was none.
+    pub version: u64,
+    /// Commands that were recorded at this clock or before may be forgotten. All later ones are in `done`.
+    pub forgotten: u64,
+    /// What the key holds.
+    pub content: Content,
+    /// The transaction that has locked the key.
+    pub lock: Option<TxnLock>,
+    /// The last commands, oldest first, at most [`REMEMBERED`].
+    pub done: Vec<Done>,
+    /// Of each node that has proposed a state after the clock `known_since`, the ballot of its last proposal that this state contains; the
+    /// latest last, at most [`MAX_PROPOSERS`]. A proposer that was overtaken learns from it whether its proposal was chosen before, however
+    /// many commands the others have recorded since.
+    pub proposals: Vec<Ballot>,
+    /// Proposals on a base with a lower clock than this may be missing in `proposals`.
+    pub known_since: u64,
+}
+
+impl Encode for KeyState {
+    fn encode(&self, out: &mut BytesMut) {
+        self.clock.encode(out);
+        self.version.encode(out);
+        self.forgotten.encode(out);
+        self.content.encode(out);
+        self.lock.encode(out);
+        self.done.encode(out);
+        self.proposals.encode(out);
+        self.known_since.encode(out);
+    }
+}
+
+impl Decode for KeyState {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        let mut state = KeyState::absent(u64::decode(from)?);
+        state.version = u64::decode(from)?;
+        state.forgotten = u64::decode(from)?;
+        state.content = Content::decode(from)?;
+        state.lock = Option::decode(from)?;
+        state.done = Vec::decode(from)?;
+        // States were written without proposals before: those may all be missing.
+        if from.left() > 0 {
+            state.proposals = Vec::decode(from)?;
+            state.known_since = u64::decode(from)?;
+        }
+        Ok(state)
     }
 }
 
@@ -84,6 +127,8 @@ impl KeyState {
             content: Content::Absent {},
             lock: None,
             done: Vec::new(),
+            proposals: Vec::new(),
+            known_since: clock,
         }
     }
 
@@ -97,6 +142,15 @@ impl KeyState {
         if remembered > REMEMBERED || state.version > state.clock || state.forgotten > state.clock {
             let allowed = "at most REMEMBERED commands, none after the clock";
             return Err(DecodeError::Invalid { what: "state of a key", value: remembered as u64, allowed });
+        }
+        let proposers = state.proposals.len();
+        if proposers > MAX_PROPOSERS || state.known_since > state.clock {
+            let allowed = "at most MAX_PROPOSERS proposals, known since the clock or before";
+            return Err(DecodeError::Invalid {
+                what: "proposers of a key",
+                value: proposers as u64,
+                allowed,
+            });
         }
         state.content.check()?;
         if let Some(TxnLock { intent: Intent::Put { value }, .. }) = &state.lock
@@ -121,6 +175,25 @@ impl KeyState {
     /// Returns the outcome of a command, if it is remembered.
     pub fn outcome_of(&self, op: OpId) -> Option<&Done> {
         self.done.iter().rev().find(|done| done.op == op)
+    }
+
+    /// Returns what became of a proposal on a base with this clock or a later one. None if it cannot be told any more.
+    pub(crate) fn contains(&self, ballot: Ballot, base_clock: u64) -> Option<bool> {
+        if self.proposals.contains(&ballot) {
+            return Some(true);
+        }
+        let knows = base_clock >= self.known_since || mutant(mutants::IN_PLACE_MISSES);
+        knows.then_some(false)
+    }
+
+    /// Notes the ballot in which this state is proposed. `base_clock` is the clock of the state that it was made from.
+    pub(crate) fn proposed_in(&mut self, ballot: Ballot, base_clock: u64) {
+        self.proposals.retain(|other| other.pid.node != ballot.pid.node);
+        if self.proposals.len() >= MAX_PROPOSERS {
+            self.proposals.remove(0);
+            self.known_since = base_clock;
+        }
+        self.proposals.push(ballot);
     }
 
     /// Returns this state after it has recorded a command that has changed the content, or was refused.
@@ -166,5 +239,46 @@ impl KeyState {
     /// Returns the bytes for a message.
     pub fn written(&self) -> Bytes {
         self.to_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_core::NodeId;
+
+    use super::*;
+    use crate::ballot::ProposerId;
+
+    fn ballot(n: u64, node: u32) -> Ballot {
+        Ballot { n, pid: ProposerId { node: NodeId(node), life: 1 } }
+    }
+
+    #[test]
+    fn a_key_knows_the_last_proposal_of_each_of_so_many_nodes() {
+        let mut state = KeyState::absent(5);
+        assert_eq!(state.contains(ballot(1, 1), 5), Some(false));
+        assert_eq!(state.contains(ballot(1, 1), 4), None, "it may be from before the key was forgotten");
+        for node in 1..=MAX_PROPOSERS as u32 {
+            state.proposed_in(ballot(u64::from(node), node), state.clock);
+            state.clock += 1;
+        }
+        state.proposed_in(ballot(50, 1), state.clock);
+        state.clock += 1;
+        assert_eq!(
+            (state.contains(ballot(50, 1), 5), state.contains(ballot(60, 1), 5)),
+            (Some(true), Some(false))
+        );
+        assert_eq!((state.contains(ballot(2, 2), 5), state.known_since), (Some(true), 5));
+        // One more node: what the node said that has been silent for longest is lost.
+        let lost_at = state.clock;
+        state.proposed_in(ballot(70, 99), state.clock);
+        state.clock += 1;
+        assert_eq!(state.proposals.len(), MAX_PROPOSERS);
+        assert_eq!(
+            (state.contains(ballot(2, 2), lost_at - 1), state.contains(ballot(2, 2), lost_at)),
+            (None, Some(false))
+        );
+        assert_eq!(state.contains(ballot(3, 3), 5), Some(true));
+        assert_eq!(KeyState::read(&state.written(), 0), Ok(state));
     }
 }

@@ -36,13 +36,15 @@ struct Attempt<'a> {
     deadline: Tick,
 }
 
-/// Makes one attempt. On success every command was answered, and the batch is empty. Otherwise it holds the commands to try again.
+/// Makes one attempt. On success every command was answered, and the batch is empty. Otherwise it holds the commands to try again. `why` is
+/// what commands are told whose deadline has passed.
 pub(crate) async fn attempt(
     shared: &Arc<Shared>,
     proposer: &Arc<Proposer>,
     batch: &mut Vec<Queued>,
+    why: Unavailability,
 ) -> Result<(), Setback> {
-    let deadline = batch.iter().map(|queued| queued.deadline).max().unwrap_or_default();
+    let deadline = batch.iter().map(|queued| queued.ends(&shared.options)).max().unwrap_or_default();
     let attempt = Attempt { shared, proposer, deadline };
     let mut ground = match proposer.take_token() {
         Some(Token { ballot, base, chosen }) => {
@@ -56,6 +58,9 @@ pub(crate) async fn attempt(
             ground = attempt.write_through(ground).await?;
         }
         proposer.saw_clock(ground.base.clock);
+        if let Some(chosen) = ground.chosen {
+            settle(&ground.base, chosen, batch, (shared.env.now(), why));
+        }
         let (state, replies) = apply(&ground.base, batch);
         let (Some(chosen), None) = (ground.chosen, &state) else {
             let Some(state) = state else { continue };
@@ -69,6 +74,17 @@ pub(crate) async fn attempt(
         }
         hit("in-place.write.stale_token");
         ground = attempt.prepare().await?;
+    }
+}
+
+/// Answers the commands that need no other proposal, and those that must not have one because their deadline has passed.
+fn settle(base: &KeyState, chosen: Ballot, batch: &mut Vec<Queued>, (now, why): (Tick, Unavailability)) {
+    for mut queued in std::mem::take(batch) {
+        match queued.settle(base, chosen) {
+            Some(reply) => queued.answer(reply),
+            None if queued.deadline <= now && base.outcome_of(queued.named.op).is_none() => queued.fail(why),
+            None => batch.push(queued),
+        }
     }
 }
 
@@ -175,18 +191,19 @@ impl Attempt<'_> {
     async fn propose(
         &self,
         ground: &Base,
-        state: KeyState,
+        mut state: KeyState,
         batch: &mut Vec<Queued>,
         replies: Vec<(Reply, bool)>,
     ) -> Result<(), Setback> {
         let mut recorded = 0;
-        for (queued, (_, changes)) in batch.iter_mut().zip(&replies) {
+        for (queued, (reply, changes)) in batch.iter_mut().zip(&replies) {
             if *changes {
-                // From now on, the command may happen. No state before this base has it.
-                queued.named.floor.get_or_insert(ground.base.clock);
+                // From now on, the command may happen.
+                queued.proposed(ground.ballot, ground.base.clock, reply);
                 recorded += 1;
             }
         }
+        state.proposed_in(ground.ballot, ground.base.clock);
         invariants::clock_rises(&self.proposer.key, ground.base.clock, state.clock, recorded);
         self.vote(ground.ballot, &state, false).await?;
         let (ballot, is_tombstone) = (ground.ballot, state.is_tombstone());

@@ -108,7 +108,8 @@ fn text(word: &str) -> Bytes {
 fn state(ballot: Ballot, content: Content) -> Bytes {
     let op = OpId { client: ClientId(1), seq: ballot.n };
     let done = vec![Done { op, clock: ballot.n, number: 0, refused: false }];
-    KeyState { clock: ballot.n, version: ballot.n, forgotten: 0, content, lock: None, done }.to_bytes()
+    let (clock, version) = (ballot.n, ballot.n);
+    KeyState { version, forgotten: 0, content, done, ..KeyState::absent(clock) }.to_bytes()
 }
 
 /// Returns the protocol message of a command; None if the command is not one.
