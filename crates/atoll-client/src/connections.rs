@@ -158,10 +158,11 @@ impl Connections {
         F: Fn(Channel) -> R,
         R: Future<Output = Result<Response<T>, Status>>,
     {
-        self.call_first(None, repeat, attempt_timeout, f).await
+        self.call_first(None, repeat, attempt_timeout, |channel, _| f(channel)).await
     }
 
-    /// Like [`Connections::call`]. The first attempt goes to `first`, which has one address.
+    /// Like [`Connections::call`]. The first attempt goes to `first`, which has one address. `f` is told what is known of all attempts
+    /// before.
     pub(crate) async fn call_first<T, F, R>(
         &self,
         mut first: Option<&Connections>,
@@ -170,7 +171,7 @@ impl Connections {
         f: F,
     ) -> Result<T, Error>
     where
-        F: Fn(Channel) -> R,
+        F: Fn(Channel, Outcome) -> R,
         R: Future<Output = Result<Response<T>, Status>>,
     {
         let deadline = Instant::now() + self.options.operation_timeout.max(attempt_timeout);
@@ -180,7 +181,7 @@ impl Connections {
             let until = deadline.min(Instant::now() + attempt_timeout);
             let (node, is_first) = first.take().map_or((self, false), |node| (node, true));
             let at = node.current();
-            let (outcome, failure) = match node.attempt(at, until, &f).await {
+            let (outcome, failure) = match node.attempt(at, until, |channel| f(channel, happened)).await {
                 Ok(reply) => return Ok(reply),
                 Err(failed) => failed,
             };
@@ -203,9 +204,9 @@ impl Connections {
     }
 
     /// Performs one attempt at address `i`. The error says whether it happened.
-    async fn attempt<T, F, R>(&self, i: usize, until: Instant, f: &F) -> Result<T, (Outcome, Failure)>
+    async fn attempt<T, F, R>(&self, i: usize, until: Instant, f: F) -> Result<T, (Outcome, Failure)>
     where
-        F: Fn(Channel) -> R,
+        F: FnOnce(Channel) -> R,
         R: Future<Output = Result<Response<T>, Status>>,
     {
         let channel = self.channel(i).await.map_err(|failure| (Outcome::No, failure))?;
@@ -326,12 +327,35 @@ mod tests {
         // Nobody listens at port 1.
         let first = Connections::new("127.0.0.1:1", Options::default()).expect("valid");
         let within = Duration::from_secs(5);
-        let reply =
-            all.call_first(Some(&first), Repeat::Once, within, |_| async { Ok(Response::new("done")) }).await;
+        let reply = all
+            .call_first(Some(&first), Repeat::Once, within, |_, _| async { Ok(Response::new("done")) })
+            .await;
         assert_eq!(reply.expect("the call to the other node"), "done");
         assert!(first.failed_within(within) && !all.failed_within(within));
-        let unknown = |_| async { Err::<Response<()>, _>(Status::unavailable("broken pipe")) };
+        let unknown = |_, _| async { Err::<Response<()>, _>(Status::unavailable("broken pipe")) };
         let lost = all.call_first(Some(&all), Repeat::Once, within, unknown).await;
         assert!(matches!(lost, Err(Error::Unknown(_))), "it may have happened, so nobody else is asked");
+    }
+
+    #[tokio::test]
+    async fn an_attempt_is_told_whether_an_earlier_one_may_have_happened() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let there = listener.local_addr().expect("its address").to_string();
+        let all = Connections::new(&there, Options::default()).expect("valid");
+        // The attempt at port 1 reaches nobody, so it does not count.
+        let first = Connections::new("127.0.0.1:1", Options::default()).expect("valid");
+        let told = Mutex::new(Vec::new());
+        let within = Duration::from_secs(5);
+        let reply = all.call_first(Some(&first), Repeat::Idempotent, within, |_, happened| {
+            told.lock().expect("its tests do not panic").push(happened);
+            async move {
+                match happened {
+                    Outcome::No => Err(Status::unavailable("broken pipe")),
+                    _ => Ok(Response::new("done")),
+                }
+            }
+        });
+        assert_eq!(reply.await.expect("the second attempt"), "done");
+        assert_eq!(*told.lock().expect("its tests do not panic"), [Outcome::No, Outcome::Unknown]);
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::{Streaming, transport::Channel};
 
 use crate::connections::{Connections, Repeat};
-use crate::error::{Error, Failure, parse};
+use crate::error::{Error, Failure, Outcome, parse};
 use crate::keyspace_proto as proto;
 use crate::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;
 use crate::lane::random_client;
@@ -182,7 +182,7 @@ impl Keyspace {
             [key] => me.placement.node(&me.connections, &me.name, key).await,
             _ => None,
         };
-        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel| {
+        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel, _| {
             let request = request.clone();
             async move { client(channel).get(request).await }
         });
@@ -202,14 +202,14 @@ impl Keyspace {
         let condition = condition.map(|what| proto::Condition { what: Some(what) });
         let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
         let request = proto::PutRequest { keyspace, write, key: key.clone(), value, condition };
-        let attempts = AtomicU64::new(0);
         let within = me.connections.options.attempt_timeout;
         let first = me.placement.node(&me.connections, &me.name, &key).await;
-        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel| {
-            let mut request = request.clone();
-            request.write = again(request.write, &attempts);
-            async move { client(channel).put(request).await }
-        });
+        let reply =
+            me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel, happened| {
+                let mut request = request.clone();
+                request.write = again(request.write, happened);
+                async move { client(channel).put(request).await }
+            });
         me.wrote(&key, reply.await)
     }
 
@@ -223,14 +223,14 @@ impl Keyspace {
         let condition = condition.map(|what| proto::Condition { what: Some(what) });
         let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
         let request = proto::DeleteRequest { keyspace, write, key: key.clone(), condition };
-        let attempts = AtomicU64::new(0);
         let within = me.connections.options.attempt_timeout;
         let first = me.placement.node(&me.connections, &me.name, &key).await;
-        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel| {
-            let mut request = request.clone();
-            request.write = again(request.write, &attempts);
-            async move { client(channel).delete(request).await }
-        });
+        let reply =
+            me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel, happened| {
+                let mut request = request.clone();
+                request.write = again(request.write, happened);
+                async move { client(channel).delete(request).await }
+            });
         me.wrote(&key, reply.await)
     }
 
@@ -244,11 +244,10 @@ impl Keyspace {
         let name = proto::WriteName { floor: 0, ..me.next_name(&Bytes::new()) };
         let (keyspace, write) = (me.name.clone(), Some(name));
         let request = proto::TransactRequest { keyspace, write, parts };
-        let attempts = AtomicU64::new(0);
         let within = me.connections.options.attempt_timeout;
-        let reply = me.connections.call(Repeat::Idempotent, within, |channel| {
+        let reply = me.connections.call_first(None, Repeat::Idempotent, within, |channel, happened| {
             let mut request = request.clone();
-            request.write = again(request.write, &attempts);
+            request.write = again(request.write, happened);
             async move { client(channel).transact(request).await }
         });
         let reply = reply.await?;
@@ -384,10 +383,10 @@ impl Inner {
     }
 }
 
-/// Returns the name of a write for the next attempt.
-fn again(name: Option<proto::WriteName>, attempts: &AtomicU64) -> Option<proto::WriteName> {
-    let again = attempts.fetch_add(1, Ordering::Relaxed) > 0;
-    name.map(|name| proto::WriteName { again, ..name })
+/// Returns the name of a write for the next attempt. Earlier ones that certainly did nothing, and will do nothing, do not count: a key that
+/// has forgotten its last writes would refuse what it takes for a repeat.
+fn again(name: Option<proto::WriteName>, happened: Outcome) -> Option<proto::WriteName> {
+    name.map(|name| proto::WriteName { again: happened != Outcome::No, ..name })
 }
 
 /// The states of a key, as they change. If the node that serves them fails, another one continues after the last state that was shown.
@@ -458,12 +457,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_attempt_of_a_write_is_a_new_one() {
-        let attempts = AtomicU64::new(0);
+    fn a_write_is_new_until_an_attempt_may_have_happened() {
         let name = proto::WriteName { client: 1, seq: 2, again: false, floor: 3 };
-        assert_eq!(again(Some(name), &attempts), Some(name));
-        for _ in 0..2 {
-            assert_eq!(again(Some(name), &attempts), Some(proto::WriteName { again: true, ..name }));
+        assert_eq!(again(Some(name), Outcome::No), Some(name));
+        for happened in [Outcome::Unknown, Outcome::Yes] {
+            assert_eq!(again(Some(name), happened), Some(proto::WriteName { again: true, ..name }));
         }
     }
 }
