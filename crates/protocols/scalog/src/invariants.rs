@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | scalog-G1 the sequence numbers 0..base and the ordered records correspond one to one | `order.rs`, `cut`; checked here |
 //! | scalog-G2 cuts never fall | `order.rs`, `cut` |
-//! | scalog-G3 every server of a shard has all ordered records of it | the minimum in `orderer.rs`, synced counts in `server/`; checked here (S14) |
+//! | scalog-G3 every server of a shard has all ordered records of it | the minimum in `reported.rs`, synced counts in `server/`; checked here (S14) |
 //! | scalog-G4 acknowledged is below a cut | `server/ordered.rs`, `settle` |
 //! | scalog-G6 a shard that has ended, or a sealed log, does not change | `order.rs`, `apply`, `cut` |
 //! | scalog-G8 the tail is the sum of a committed cut | `loglet/tail.rs` |

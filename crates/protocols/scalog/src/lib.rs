@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | storage server (§3, Figure 2): segments, FIFO replication inside a shard, reports | `server/` |
 //! | aggregator (§3.2, a tree) | `aggregator.rs` |
-//! | ordering layer (§3.2): cuts from the minimum of each shard | `orderer.rs` |
+//! | ordering layer (§3.2): cuts from the minimum of each shard | `orderer.rs`, `reported.rs` |
 //! | cuts and global sequence numbers (§3.2) | `order.rs` |
 //! | the ordering layer's own log | `ordering.rs` |
 //! | append, appendToShard, readRecord, subscribe, trim, setShardPolicy (§3.1) | `loglet/client.rs`, `loglet/policy.rs` |
@@ -54,6 +54,7 @@ mod plan;
 mod plugin;
 mod provider;
 mod reasons;
+pub mod reported;
 pub mod roles;
 pub mod server;
 #[cfg(feature = "testing")]

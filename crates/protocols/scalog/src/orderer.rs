@@ -10,17 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{Loglet, LogletId};
-use atoll_core::testing::{hit, mutant};
+use atoll_core::testing::hit;
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, Refused, Role, Tick,
 };
 
-use crate::aggregator::merge;
 use crate::config::ScalogConfig;
 use crate::message::{Follow, Followed, Proposed, Reports};
-use crate::mutants;
-use crate::order::{Order, OrderEntry, Shard, ShardCut};
+use crate::order::{Order, OrderEntry};
 use crate::ordering::{OrderingLogs, follow, write};
+use crate::reported::Reported;
 use crate::roles::ORDERER;
 
 /// Limits of an orderer.
@@ -51,10 +50,7 @@ struct Ordered {
     config: ScalogConfig,
     order: Order,
     log: Arc<dyn Loglet>,
-    /// What each server has reported.
-    reports: BTreeMap<(u32, u32), Vec<u64>>,
-    /// What is in the ordering log already, or on its way: no need to propose it again.
-    proposed: BTreeMap<u32, Vec<u64>>,
+    reported: Reported,
     proposing: bool,
     proposed_at: Tick,
     /// Whether the ordering log is sealed.
@@ -93,10 +89,9 @@ impl Orderer {
         let Ok(log) = self.logs.open(loglet, &config.ordering) else { return };
         let follows = follow(self.env.clone(), log.clone(), loglet, ORDERER, 0);
         out.run("scalog.follow", Box::pin(follows));
-        let (order, reports, proposed, stuck) =
-            (Order::new(&config), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (order, reported, stuck) = (Order::new(&config), Reported::default(), BTreeMap::new());
         let (proposing, proposed_at, ended) = (false, now, false);
-        let one = Ordered { config, order, log, reports, proposed, proposing, proposed_at, ended, stuck };
+        let one = Ordered { config, order, log, reported, proposing, proposed_at, ended, stuck };
         self.loglets.insert(loglet, one);
     }
 
@@ -106,15 +101,8 @@ impl Orderer {
             hit("scalog.orderer.unconfigured");
             return;
         };
-        for report in m.reports {
-            // Reports of shards that have ended, or that nobody knows, are ignored (S13).
-            let shard = one.order.shards().get(&report.shard).filter(|shard| shard.is_live());
-            let fits = shard.is_some_and(|shard| {
-                (report.replica as usize) < shard.servers.len() && report.counts.len() == shard.servers.len()
-            });
-            if fits && !one.order.is_sealed() {
-                merge(one.reports.entry((report.shard, report.replica)).or_default(), &report.counts);
-            }
+        for report in &m.reports {
+            one.reported.hear(&one.order, report);
         }
         let interval = Duration::from_micros(one.config.interval_us.into());
         let at = now.max(one.proposed_at.after(interval));
@@ -134,8 +122,7 @@ impl Orderer {
                 _ if bytes.is_empty() => one.order.skip(),
                 Ok(entry) => {
                     for shard in one.order.apply(&entry).ended {
-                        one.reports.retain(|(s, _), _| *s != shard);
-                        one.proposed.remove(&shard);
+                        one.reported.forget(shard);
                         one.stuck.remove(&shard);
                     }
                 }
@@ -152,7 +139,7 @@ impl Orderer {
         one.proposing = false;
         if !m.done {
             hit("scalog.orderer.not_proposed");
-            one.proposed.clear();
+            one.reported.not_proposed();
         }
         let interval = Duration::from_micros(one.config.interval_us.into());
         let at = now.max(one.proposed_at.after(interval));
@@ -166,8 +153,8 @@ impl Orderer {
         if one.proposing || one.ended || one.order.is_sealed() {
             return;
         }
-        let cut = one.cut();
         let (stuck, look_at) = one.find_stuck(now, stuck_after);
+        let cut = one.reported.propose(&one.order);
         if let Some(at) = look_at {
             self.wake(loglet, at);
         }
@@ -175,9 +162,6 @@ impl Orderer {
             return;
         }
         let Some(one) = self.loglets.get_mut(&loglet) else { return };
-        for shard in &cut {
-            one.proposed.insert(shard.shard, shard.counts.clone());
-        }
         (one.proposing, one.proposed_at) = (true, now);
         let entry = OrderEntry { cut, stuck, ..OrderEntry::nothing() };
         let (env, log, until) = (self.env.clone(), one.log.clone(), now.after(timeout));
@@ -190,45 +174,8 @@ impl Orderer {
 }
 
 impl Ordered {
-    /// Returns what all servers of each live shard have, where that is new.
-    fn cut(&self) -> Vec<ShardCut> {
-        let mut cut = Vec::new();
-        for (number, shard) in self.order.shards().iter().filter(|(_, shard)| shard.is_live()) {
-            let counts = self.minimum(*number, shard);
-            let proposed = self.proposed.get(number);
-            let is_new = |(segment, count): (usize, &u64)| {
-                let known = proposed.and_then(|p| p.get(segment)).copied().unwrap_or(0);
-                *count > known.max(shard.counts[segment])
-            };
-            let heard = || self.reports.keys().any(|(s, _)| s == number);
-            let is_new = counts.iter().enumerate().any(is_new)
-                || (mutant(mutants::SCALOG_S2) && heard() && proposed != Some(&counts));
-            if is_new {
-                cut.push(ShardCut { shard: *number, counts });
-            }
-        }
-        cut
-    }
-
-    /// Returns the minimum over the servers of a shard, for each segment: what is on all of them survives the loss of all but one. One
-    /// that has not reported counts as nothing; what is ordered already stays ordered, because the cut is a maximum over time (S2, S5).
-    fn minimum(&self, number: u32, shard: &Shard) -> Vec<u64> {
-        let replicas = 0..shard.servers.len();
-        let reported = |replica: usize, segment: usize| {
-            let counts = self.reports.get(&(number, replica as u32));
-            counts.and_then(|counts| counts.get(segment)).copied().unwrap_or(0)
-        };
-        let of_segment = |segment| {
-            let all = replicas.clone().map(|replica| reported(replica, segment));
-            let count = if mutant(mutants::SCALOG_S5) { all.max() } else { all.min() };
-            count.unwrap_or(0)
-        };
-        (0..shard.servers.len()).map(of_segment).collect()
-    }
-
-    /// Returns the shards to end, because a server lacks for too long what another one has (S17), and when to look again. What is ordered
-    /// is on all servers, also if this orderer has not heard of some: they report to one orderer, and to others only for a while. A shard
-    /// stays if it is the last one: ending it would help nobody.
+    /// Returns the shards to end, because a server lacks for too long what another one has (S17), and when to look again. A shard stays
+    /// if it is the last one: ending it would help nobody.
     fn find_stuck(&mut self, now: Tick, after: Duration) -> (Vec<u32>, Option<Tick>) {
         let (mut ends, mut look_at) = (Vec::new(), None::<Tick>);
         let live: Vec<u32> =
@@ -239,12 +186,7 @@ impl Ordered {
         for number in &live {
             let Some(shard) = self.order.shards().get(number) else { continue };
             let ordered = shard.counts.clone();
-            let minimum = self.minimum(*number, shard);
-            let counts = self.reports.range((*number, 0)..=(*number, u32::MAX)).map(|(_, counts)| counts);
-            let above = |(count, ordered): (&u64, &u64)| count > ordered;
-            let has_more = counts.flat_map(|counts| counts.iter().zip(&ordered)).any(above);
-            // What all of them have waits for the ordering log, not for a server.
-            if !has_more || minimum.iter().zip(&ordered).any(above) {
+            if !self.reported.lags(*number, shard) {
                 self.stuck.remove(number);
                 continue;
             }
@@ -293,7 +235,7 @@ impl Role for Orderer {
     }
 
     fn measure(&self, out: &mut Vec<Measure>) {
-        let servers: usize = self.loglets.values().map(|one| one.reports.len()).sum();
+        let servers: usize = self.loglets.values().map(|one| one.reported.servers()).sum();
         let figures = [
             ("scalog_orderer_loglets", self.loglets.len() as f64),
             ("scalog_orderer_servers", servers as f64),
