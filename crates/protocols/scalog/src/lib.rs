@@ -39,7 +39,6 @@
 //! - Virtual logs as ordering logs, which [`ScalogPlugin::over`] takes: nodes use single native Loglets.
 //! - Shards for the paper's applications (`atoll-log-apps`): on a cluster's log, they see every record in shard 0.
 //! - Copies of the records of a shard that has ended and lost a server.
-//! - An exhaustive check of a small configuration.
 
 pub mod aggregator;
 pub mod config;
