@@ -1,9 +1,11 @@
-//! The groups of a keyspace: the epoch of each, and where it moves (§9a). They are what only this engine reads of a layout.
+//! The groups of a keyspace: the epoch of each, where it moves (§9a), and the rule for where it may be. They are what only this engine
+//! reads of a layout.
 //!
 //! Every group has an epoch of its own, so a shard moves without the others. Epochs are numbers of layouts, and none is used twice.
 
 use atoll_contract::keyspace::{Layout, Replica, ShardPlacement};
-use atoll_core::{Decode, Encode};
+use atoll_core::{Decode, Encode, Reader};
+use bytes::{Bytes, BytesMut};
 
 use crate::message::{GroupConfig, GroupKey};
 
@@ -41,20 +43,65 @@ atoll_core::record! {
     }
 }
 
+/// What only this engine reads of a layout.
+struct Plans {
+    /// The groups, in the order of their shards.
+    groups: Vec<GroupPlan>,
+    /// The zones of the nodes, as the user named them. Moves keep to them unless they name others. Empty: there are none.
+    zones: String,
+}
+
+impl Plans {
+    fn read(layout: &Layout) -> Option<Plans> {
+        if layout.options.is_empty() {
+            // Nothing has moved since the keyspace was created, and it has no zones.
+            let first = GroupPlan { epoch: 1, next: None, former: None };
+            return Some(Plans { groups: vec![first; layout.shards.len()], zones: String::new() });
+        }
+        let mut from = Reader::new(layout.options.clone());
+        let groups = Vec::<GroupPlan>::decode(&mut from).ok()?;
+        let zones = if from.left() == 0 { String::new() } else { String::decode(&mut from).ok()? };
+        from.finish("the plans of groups").ok()?;
+        (groups.len() == layout.shards.len()).then_some(Plans { groups, zones })
+    }
+
+    fn written(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.groups.encode(&mut out);
+        // A program that does not know this field reads the plans of a keyspace without zones.
+        if !self.zones.is_empty() {
+            self.zones.encode(&mut out);
+        }
+        out.freeze()
+    }
+}
+
 /// Returns the plans of all groups, in the order of their shards. None if a newer version of the program wrote them.
 pub(crate) fn plans(layout: &Layout) -> Option<Vec<GroupPlan>> {
-    if layout.options.is_empty() {
-        // Nothing has moved since the keyspace was created.
-        let first = GroupPlan { epoch: 1, next: None, former: None };
-        return Some(vec![first; layout.shards.len()]);
+    Plans::read(layout).map(|plans| plans.groups)
+}
+
+/// Returns the zones that the keyspace keeps to. None if a newer version of the program wrote them.
+pub(crate) fn zones(layout: &Layout) -> Option<String> {
+    Plans::read(layout).map(|plans| plans.zones)
+}
+
+/// Returns the layout with other zones. Its number stays.
+pub(crate) fn with_zones(layout: &Layout, zones: &str) -> Layout {
+    match Plans::read(layout) {
+        Some(plans) if plans.zones != zones => {
+            let options = Plans { zones: zones.to_owned(), ..plans }.written();
+            Layout { options, ..layout.clone() }
+        }
+        _ => layout.clone(),
     }
-    let plans = Vec::<GroupPlan>::from_bytes(layout.options.clone()).ok()?;
-    (plans.len() == layout.shards.len()).then_some(plans)
 }
 
 /// Returns the layout with other plans. It is the next one of its keyspace.
 pub(crate) fn with_plans(layout: &Layout, plans: &[GroupPlan]) -> Layout {
-    Layout { epoch: layout.epoch + 1, options: plans.to_vec().to_bytes(), ..layout.clone() }
+    let zones = zones(layout).unwrap_or_default();
+    let options = Plans { groups: plans.to_vec(), zones }.written();
+    Layout { epoch: layout.epoch + 1, options, ..layout.clone() }
 }
 
 /// Returns the layout as it is once a shard has moved.
@@ -110,7 +157,6 @@ mod tests {
     use super::*;
     use atoll_contract::keyspace::{Durability, KeyspaceId, LayoutState};
     use atoll_core::NodeId;
-    use bytes::Bytes;
 
     fn replicas(nodes: [u32; 3]) -> Vec<Replica> {
         nodes.iter().map(|n| Replica { node: NodeId(*n), identity: u128::from(*n) }).collect()
@@ -136,6 +182,13 @@ mod tests {
         assert_eq!((moved.epoch, epochs), (2, vec![1, 2]));
         assert_eq!(configs(&moved)[1].replicas, replicas([4, 5, 6]));
         assert_eq!(all_nodes(&moved), (1..=6).map(NodeId).collect::<Vec<_>>());
+        let zoned = with_zones(&moved, "1:a,4:b");
+        assert_eq!((zoned.epoch, configs(&zoned)), (2, configs(&moved)));
+        assert_eq!(
+            zones(&opened(&zoned, super::plans(&zoned).unwrap_or_default(), 0, &next)).as_deref(),
+            Some("1:a,4:b")
+        );
+        assert_eq!(with_zones(&zoned, ""), moved, "without zones, there is nothing of them");
         layout.options = Bytes::from_static(b"?");
         assert!(configs(&layout).iter().all(|config| config.replicas.is_empty()));
     }

@@ -115,7 +115,7 @@ impl InPlaceProvider {
         }
         let shards = self.place(spec, shards).await?;
         let id = u128::from(self.env.random()) << 64 | u128::from(self.env.random());
-        Ok(Layout {
+        let layout = Layout {
             engine: ENGINE.to_owned(),
             id: KeyspaceId(id),
             epoch: 1,
@@ -124,21 +124,24 @@ impl InPlaceProvider {
             buckets: 1,
             shards,
             options: Bytes::new(),
-        })
+        };
+        Ok(groups::with_zones(&layout, spec.options.get(ZONES).map_or("", String::as_str)))
     }
 
-    /// Plans a move of every shard whose replicas are not those that `spec` describes. A move that was planned before and has not been
-    /// completed gets a new group to go to; what is sealed stays sealed.
+    /// Plans a move of every shard whose replicas are not those that `spec` describes. If it names no zones, the keyspace keeps to those
+    /// that it has. A move that was planned before and has not been completed gets a new group to go to; what is sealed stays sealed.
     async fn plan_move_now(&self, layout: &Layout, spec: &KeyspaceSpec) -> Result<Layout, KeyspacePlanError> {
-        let Some(mut plans) = groups::plans(layout) else {
+        let (Some(mut plans), Some(zones)) = (groups::plans(layout), groups::zones(layout)) else {
             let (what, allowed) = ("the groups of the keyspace", "what this version of the program can read");
             return Err(KeyspacePlanError::Invalid { what, allowed });
         };
         let usual = layout.shards.iter().map(|shard| shard.replicas.len() as u32).max();
         let replicas = spec.replicas.or(usual);
-        let spec = KeyspaceSpec { durability: layout.durability, replicas, ..spec.clone() };
+        let mut spec = KeyspaceSpec { durability: layout.durability, replicas, ..spec.clone() };
+        let zones = spec.options.entry(ZONES.to_owned()).or_insert(zones).clone();
         let wanted = self.place(&spec, layout.shards.len() as u32).await?;
-        let mut moves = false;
+        let planned = groups::with_zones(layout, &zones);
+        let mut moves = planned != *layout;
         for ((plan, present), wanted) in plans.iter_mut().zip(&layout.shards).zip(wanted) {
             let same = |other: &[Replica]| {
                 let (mut a, mut b) = (other.to_vec(), wanted.replicas.clone());
@@ -153,7 +156,7 @@ impl InPlaceProvider {
                 moves = true;
             }
         }
-        Ok(if moves { groups::with_plans(layout, &plans) } else { layout.clone() })
+        Ok(if moves { groups::with_plans(&planned, &plans) } else { planned })
     }
 
     async fn provision_now(&self, layout: &Layout) -> Result<(), KeyspaceError> {

@@ -223,6 +223,40 @@ fn shards_move_with_everything_that_was_done() {
     assert_eq!(same, layout, "nothing to move");
 }
 
+/// Plans a move as an operator who names no zones, or these, and does all steps. Returns the zone of each replica, shard by shard.
+fn zones_after(
+    driver: &mut Driver,
+    provider: &InPlaceProvider,
+    layout: &mut Layout,
+    (nodes, options): (&[u32], &[(&str, &str)]),
+) -> Vec<Vec<u32>> {
+    let wanted = KeyspaceSpec { nodes: nodes.iter().copied().map(NodeId).collect(), ..spec(options) };
+    let (p, l) = (provider.clone(), layout.clone());
+    let planned = driver.block_on(NodeId(1), async move { p.plan_move(&l, &wanted).await }).unwrap();
+    *layout = complete(driver, provider, planned);
+    let zone = |node: NodeId| (node.0 - 1) / 2;
+    layout.shards.iter().map(|shard| shard.replicas.iter().map(|r| zone(r.node)).collect()).collect()
+}
+
+#[test]
+fn moves_keep_to_the_zones_of_the_keyspace() {
+    let (mut driver, provider) = cluster();
+    let zones = [("zones", "1:a,2:a,3:b,4:b,5:c")];
+    let two = KeyspaceSpec { replicas: Some(2), shards: Some(16), ..spec(&zones) };
+    let mut layout = plan(&mut driver, &provider, two).unwrap();
+    let is_spread = |shards: &[Vec<u32>]| shards.iter().all(|zones| zones[0] != zones[1]);
+    // As for a drain of node 5: nobody names zones. Without a rule, some shard would have both replicas in one of them.
+    let moved = zones_after(&mut driver, &provider, &mut layout, (&[1, 2, 3, 4], &[]));
+    assert!(is_spread(&moved), "{moved:?}");
+    let moved = zones_after(&mut driver, &provider, &mut layout, (&[1, 2, 3, 4, 5], &[]));
+    assert!(is_spread(&moved), "after another move: {moved:?}");
+    let everywhere = [("zones", "1:x")];
+    let moved = zones_after(&mut driver, &provider, &mut layout, (&[1, 2, 3, 4], &everywhere));
+    assert!(!is_spread(&moved), "other zones can be named: {moved:?}");
+    let moved = zones_after(&mut driver, &provider, &mut layout, (&[1, 2, 3, 4], &[]));
+    assert!(!is_spread(&moved), "and count from then on: {moved:?}");
+}
+
 #[test]
 fn records_of_transactions_are_no_keys() {
     let (mut driver, provider) = cluster();
