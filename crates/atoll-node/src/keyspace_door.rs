@@ -233,6 +233,9 @@ fn why_not(why: Unavailability) -> (Reason, &'static str) {
             (Reason::StorageFailed, "see the log of the node; it serves nothing until it is restarted")
         }
         Unavailability::Gone => (Reason::NoSuchKeyspace, "`atoll kv list` shows the keyspaces"),
+        Unavailability::Moving => {
+            (Reason::Unavailable, "try again; `atoll kv list` shows how many shards are still to move")
+        }
         Unavailability::Stopping => (Reason::Stopping, "use another node"),
     }
 }

@@ -360,44 +360,64 @@ impl Keyspaces {
         loop {
             let error = match f(open.clone(), tried).await {
                 Ok(done) => return Ok(done),
-                Err(error) => error,
+                Err(KeyspacesError::Keys(error)) => error,
+                Err(error) => return Err(error),
             };
-            let (why, floor) = match &error {
-                KeyspacesError::Keys(KeyspaceError::NotDone(why)) => (*why, None),
-                KeyspacesError::Keys(KeyspaceError::Unknown { why, floor }) => (*why, Some(*floor)),
-                _ => return Err(error),
-            };
-            tried = tried.or(floor);
-            let suspicious = match why {
-                Unavailability::Gone => true,
-                Unavailability::NoQuorum | Unavailability::LostMajority => tried.is_none(),
-                _ => false,
-            };
-            if !suspicious || self.0.env.now() >= until {
-                return Err(error);
+            if let KeyspaceError::Unknown { floor, .. } = &error {
+                tried = tried.or(Some(*floor));
             }
-            let layout = match self.0.catalog.layout(name).await {
-                Ok(layout) => layout,
-                Err(gone @ (CatalogError::NotThere(_) | CatalogError::Deleting(_))) => {
-                    lock(&self.0.open).remove(name);
-                    return Err(if tried.is_none() { gone.into() } else { error });
-                }
-                // The first error says more.
-                Err(_) => return Err(error),
-            };
-            if (layout.id, layout.epoch) != (open.id, open.epoch) {
-                if layout.id != open.id && tried.is_some() {
-                    return Err(error);
-                }
+            let is_late = self.0.env.now() >= until;
+            match self.elsewhere(name, &open, error, (tried.is_some(), is_late)).await? {
+                Some(newer) => open = newer,
+                None => self.0.env.sleep(self.0.env.jitter(MOVE_PAUSE)).await,
+            }
+        }
+    }
+
+    /// Finds out whether the keys of an operation that failed are elsewhere by now. Returns the handle to use instead; or None if a shard
+    /// is between two groups, so that the same handle will do after a pause. If the operation has to fail, returns why.
+    async fn elsewhere(
+        &self,
+        name: &str,
+        open: &Open,
+        error: KeyspaceError,
+        (is_repeat, is_late): (bool, bool),
+    ) -> Result<Option<Open>, KeyspacesError> {
+        let why = match &error {
+            KeyspaceError::NotDone(why) | KeyspaceError::Unknown { why, .. } => *why,
+            _ => return Err(error.into()),
+        };
+        let is_gone = why == Unavailability::Gone;
+        let has_no_majority = matches!(why, Unavailability::NoQuorum | Unavailability::LostMajority);
+        if !is_gone && (!has_no_majority || is_repeat || is_late) {
+            return Err(error.into());
+        }
+        let layout = match self.0.catalog.layout(name).await {
+            Ok(layout) => layout,
+            Err(gone @ (CatalogError::NotThere(_) | CatalogError::Deleting(_))) => {
+                lock(&self.0.open).remove(name);
+                return Err(if is_repeat { error.into() } else { gone.into() });
+            }
+            // Only the layout says whether the keyspace is gone, or its replicas have moved.
+            Err(_) if is_gone && !is_late => return Ok(None),
+            Err(_) if is_gone => return Err(error.because(Unavailability::NoQuorum).into()),
+            // The first error says more.
+            Err(_) => return Err(error.into()),
+        };
+        let (is_same, is_newer) = (layout.id == open.id, layout.epoch != open.epoch);
+        let moves = is_same && (is_newer || self.0.catalog.left_to_move(&layout) > 0);
+        match () {
+            () if is_late && moves => Err(error.because(Unavailability::Moving).into()),
+            () if is_late || (!is_same && is_repeat) => Err(error.into()),
+            () if !is_same || is_newer => {
                 hit("keyspaces.opened_again");
-                open = self.adopt(name, &layout)?;
-            } else if why == Unavailability::Gone && self.0.catalog.left_to_move(&layout) > 0 {
-                // The shard is between two groups.
-                hit("keyspaces.waits_for_move");
-                self.0.env.sleep(self.0.env.jitter(MOVE_PAUSE)).await;
-            } else {
-                return Err(error);
+                self.adopt(name, &layout).map(Some)
             }
+            () if is_gone && moves => {
+                hit("keyspaces.waits_for_move");
+                Ok(None)
+            }
+            () => Err(error.into()),
         }
     }
 

@@ -39,6 +39,9 @@ pub enum Unavailability {
     /// The keyspace was deleted, or replaced by a newer epoch.
     #[error("the keyspace was deleted or replaced by a newer epoch")]
     Gone,
+    /// The replicas of a shard are moving to other nodes, and the new ones do not serve yet.
+    #[error("a shard is moving to other nodes, and has not arrived yet")]
+    Moving,
     /// This process is stopping.
     #[error("the process is stopping")]
     Stopping,
@@ -135,6 +138,16 @@ fn full(what: &str, most: usize) -> String {
 }
 
 impl KeyspaceError {
+    /// Returns the same error with another reason, if it has one.
+    #[must_use]
+    pub fn because(self, why: Unavailability) -> Self {
+        match self {
+            KeyspaceError::NotDone(_) => KeyspaceError::NotDone(why),
+            KeyspaceError::Unknown { floor, .. } => KeyspaceError::Unknown { why, floor },
+            other => other,
+        }
+    }
+
     /// Returns whether the operation happened.
     pub fn happened(&self) -> Happened {
         match self {

@@ -9,5 +9,6 @@ mod failed_start;
 mod handles;
 mod keyspaces;
 mod leaving;
+mod moving;
 mod own_log;
 mod plug_in;

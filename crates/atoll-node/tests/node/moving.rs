@@ -1,0 +1,130 @@
+//! Tests what is said of a keyspace that cannot answer because a shard is between two groups of replicas, on virtual time.
+
+use std::sync::Arc;
+
+use atoll_contract::conformance::Driver;
+use atoll_contract::keyspace::{
+    Attempt, Catalog, Change, Changed, Floor, Guard, Held, Keyspace, KeyspaceError, KeyspaceId,
+    KeyspacePlanError, KeyspaceProvider, KeyspaceSpec, Layout, LayoutState, Limits, ListFrom, MemoryKeyspace,
+    Page, Replica, ShardPlacement, Unavailability,
+};
+use atoll_contract::{ClientId, OpId};
+use atoll_core::{BoxFuture, NodeId};
+use atoll_log::memory::MemoryServers;
+use atoll_node::keyspaces::{Keyspaces, KeyspacesError};
+use bytes::Bytes;
+
+const NODE: NodeId = NodeId(1);
+const GONE: Unavailability = Unavailability::Gone;
+
+/// An engine whose shards have left their group, and never arrive in the next one.
+#[derive(Debug)]
+struct Stuck;
+
+fn answer<'a, T: Send + 'a>(error: KeyspaceError) -> BoxFuture<'a, Result<T, KeyspaceError>> {
+    Box::pin(std::future::ready(Err(error)))
+}
+
+impl Keyspace for Stuck {
+    fn engine(&self) -> &'static str {
+        "stuck"
+    }
+
+    fn limits(&self) -> Limits {
+        MemoryKeyspace::new().limits()
+    }
+
+    fn get(&self, _: Bytes) -> BoxFuture<'_, Result<Option<Held>, KeyspaceError>> {
+        answer(KeyspaceError::NotDone(GONE))
+    }
+
+    fn get_many(&self, _: Vec<Bytes>) -> BoxFuture<'_, Result<Vec<Option<Held>>, KeyspaceError>> {
+        answer(KeyspaceError::NotDone(GONE))
+    }
+
+    fn floor(&self, _: &[u8]) -> Floor {
+        Floor(0)
+    }
+
+    fn write(
+        &self,
+        _: OpId,
+        _: Attempt,
+        _: Bytes,
+        _: Guard,
+        _: Change,
+    ) -> BoxFuture<'_, Result<Changed, KeyspaceError>> {
+        answer(KeyspaceError::Unknown { why: GONE, floor: Floor(7) })
+    }
+
+    fn list(&self, _: ListFrom) -> BoxFuture<'_, Result<Page, KeyspaceError>> {
+        answer(KeyspaceError::NotDone(GONE))
+    }
+}
+
+impl KeyspaceProvider for Stuck {
+    fn engine(&self) -> &'static str {
+        "stuck"
+    }
+
+    fn plan<'a>(&'a self, _: &'a KeyspaceSpec) -> BoxFuture<'a, Result<Layout, KeyspacePlanError>> {
+        let replicas = vec![Replica { node: NODE, identity: 1 }];
+        Box::pin(std::future::ready(Ok(Layout {
+            engine: "stuck".to_owned(),
+            id: KeyspaceId(1),
+            epoch: 1,
+            state: LayoutState::Normal,
+            durability: Default::default(),
+            buckets: 1,
+            shards: vec![ShardPlacement { replicas }],
+            options: Bytes::new(),
+        })))
+    }
+
+    fn provision<'a>(&'a self, _: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn open(&self, _: &Layout) -> Arc<dyn Keyspace> {
+        Arc::new(Stuck)
+    }
+
+    fn delete<'a>(&'a self, _: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn left_to_move(&self, _: &Layout) -> usize {
+        1
+    }
+}
+
+#[test]
+fn a_shard_that_moves_for_long_is_not_said_to_be_gone() {
+    let mut driver = Driver::new(1);
+    let env = driver.add_node(NODE, |_| {});
+    let servers = MemoryServers::new(&[NODE]);
+    let stuck: Arc<dyn KeyspaceProvider> = Arc::new(Stuck);
+    let catalog = Catalog::new(env.clone(), servers.registers(&env), [stuck.clone()]);
+    let of = Keyspaces::new(env.clone(), servers.registers(&env), vec![stuck]);
+    let test = async move {
+        let spec = KeyspaceSpec { engine: "stuck".into(), ..KeyspaceSpec::default() };
+        catalog.create("reef", &spec).await.unwrap();
+        let moving = Unavailability::Moving;
+        let read = of.get("reef", vec!["k".into()]).await;
+        assert_eq!(read, Err(KeyspacesError::Keys(KeyspaceError::NotDone(moving))));
+        let write = || {
+            let op = OpId { client: ClientId(1), seq: 1 };
+            of.write("reef", (op, Attempt::First), "k".into(), Guard::Always, Change::Delete)
+        };
+        let unknown = |why| Err(KeyspacesError::Keys(KeyspaceError::Unknown { why, floor: Floor(7) }));
+        assert_eq!(write().await, unknown(moving));
+        // While its layout cannot be read, nobody knows whether it is gone.
+        servers.faults(|faults| faults.register_down = 1000);
+        assert_eq!(write().await, unknown(Unavailability::NoQuorum));
+        servers.faults(|faults| faults.register_down = 0);
+        of.delete("reef").await.unwrap();
+        let read = of.get("reef", vec!["k".into()]).await;
+        assert!(matches!(read, Err(KeyspacesError::Catalog(_))), "{read:?}");
+    };
+    driver.block_on(NODE, test);
+}
