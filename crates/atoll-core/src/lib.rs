@@ -15,6 +15,7 @@
 //! | `node_core.rs` | a node without I/O: feeds roles, polls procedures, holds answers until they are durable |
 //! | `notify.rs` | wakes everyone who waits for a change |
 //! | `pool.rs` | named values, with a limit on the idle ones |
+//! | `races.rs` | race points, at which tests delay what follows |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
 //! | `traces/` | traces of roles as data, for tests |
 //! | `witness.rs` | how far the journals of other nodes have come |
@@ -36,6 +37,7 @@ pub mod mutants;
 pub mod node_core;
 pub mod notify;
 pub mod pool;
+pub mod races;
 mod ready;
 pub mod role;
 mod role_table;

@@ -17,6 +17,7 @@ use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
 use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
 use crate::level::{LevelRange, Levels};
 use crate::mutants;
+use crate::races::Late;
 use crate::ready::{TaskId, TaskWaker};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
 use crate::role_table::RoleTable;
@@ -249,6 +250,7 @@ impl NodeCore {
             cells: std::mem::take(&mut self.staged_cells),
             freed: std::mem::take(&mut self.freed),
             todo: std::mem::take(&mut self.todo),
+            late: Late::default(),
         };
         f(role, &mut fx);
         self.next_lsn = fx.next_lsn;
@@ -273,18 +275,17 @@ impl NodeCore {
     }
 
     fn perform(&mut self, _now: Tick, effect: Effect) {
-        let me = self.env.node();
         match effect {
-            Effect::Reply { to, frame } => {
+            Effect::Reply { to, frame, late } => {
                 if let Some(request) = to.request {
                     let envelope = Envelope { exchange: Exchange::Reply(request), frame };
                     // A reply that cannot be sent is lost. The caller notices on its own side of the connection.
-                    let _ = self.env.state().send(me, to.node, to.class, envelope);
+                    late.send(&self.env, to.node, to.class, envelope);
                 }
             }
-            Effect::Post { to, class, frame } => {
+            Effect::Post { to, class, frame, late } => {
                 let envelope = Envelope { exchange: Exchange::Post, frame };
-                let _ = self.env.state().send(me, to, class, envelope);
+                late.send(&self.env, to, class, envelope);
             }
             Effect::Finish(f) => f(),
             Effect::Run { name, procedure } => {
@@ -318,7 +319,7 @@ impl NodeCore {
         if !taken {
             let reason = format!("node {} does not hold {target}", self.env.node());
             let frame = Refused { reason }.into_frame(roles::NONE);
-            self.perform(now, Effect::Reply { to: caller, frame });
+            self.perform(now, Effect::Reply { to: caller, frame, late: Late::default() });
         }
     }
 

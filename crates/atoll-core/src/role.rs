@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::cell::{CellWrite, MAX_CELL_KEY_BYTES, MAX_CELL_VALUE_BYTES};
 use crate::frame::{Class, Frame, Message};
 use crate::ids::{Lsn, NodeId, RoleKind, Tick, roles};
+use crate::races::Late;
 use crate::ticket::BoxFuture;
 
 /// Who sent a frame, and how to answer.
@@ -172,8 +173,8 @@ pub trait Role: Send {
 
 /// An effect that a role requests.
 pub(crate) enum Effect {
-    Reply { to: Caller, frame: Frame },
-    Post { to: NodeId, class: Class, frame: Frame },
+    Reply { to: Caller, frame: Frame, late: Late },
+    Post { to: NodeId, class: Class, frame: Frame, late: Late },
     Finish(Box<dyn FnOnce() + Send>),
     Run { name: &'static str, procedure: BoxFuture<'static, ()> },
     Fetch { role: RoleKind, tag: u64, locs: Vec<Loc> },
@@ -192,6 +193,8 @@ pub struct Effects {
     pub(crate) cells: Vec<(Lsn, CellWrite)>,
     pub(crate) freed: Vec<Loc>,
     pub(crate) todo: Vec<(Lsn, Effect)>,
+    /// By how much the last race point delays what is sent; nothing outside tests.
+    pub(crate) late: Late,
 }
 
 impl Effects {
@@ -208,6 +211,7 @@ impl Effects {
             cells: Vec::new(),
             freed: Vec::new(),
             todo: Vec::new(),
+            late: Late::default(),
         }
     }
 
@@ -264,18 +268,26 @@ impl Effects {
 
     /// Answers a request; the answer is dropped if `to` was a post. It leaves this node once everything up to `reveals` is durable.
     pub fn reply<M: Message>(&mut self, to: Caller, message: M, reveals: Lsn) {
-        self.todo.push((reveals, Effect::Reply { to, frame: message.into_frame(roles::NONE) }));
+        let reply = Effect::Reply { to, frame: message.into_frame(roles::NONE), late: self.late };
+        self.todo.push((reveals, reply));
     }
 
     /// Sends a one-way message to another node or to a role of this node. A message to this node is queued and handled in the same turn,
     /// never by re-entry. It leaves once everything up to `reveals` is durable.
     pub fn post<M: Message>(&mut self, to: NodeId, class: Class, target: RoleKind, message: M, reveals: Lsn) {
-        self.todo.push((reveals, Effect::Post { to, class, frame: message.into_frame(target) }));
+        self.post_frame(to, class, message.into_frame(target), reveals);
     }
 
     /// Like [`Effects::post`], for a frame that is already encoded and shared between receivers.
     pub fn post_frame(&mut self, to: NodeId, class: Class, frame: Frame, reveals: Lsn) {
-        self.todo.push((reveals, Effect::Post { to, class, frame }));
+        self.todo.push((reveals, Effect::Post { to, class, frame, late: self.late }));
+    }
+
+    /// Passes a race point: if a test wants that, what the role sends from here to the next race point, or to the end of the call, leaves
+    /// late. See [`crate::races`].
+    #[inline(always)]
+    pub fn race_point(&mut self, point: &'static str) {
+        self.late = Late::drawn(point);
     }
 
     /// Completes a ticket of a waiter on this node, once everything up to `reveals` is durable.
@@ -329,7 +341,7 @@ impl Effects {
         std::mem::take(&mut self.todo)
             .into_iter()
             .filter_map(|(reveals, effect)| match effect {
-                Effect::Reply { to, frame } => Some((to.node, to.request, frame, reveals)),
+                Effect::Reply { to, frame, .. } => Some((to.node, to.request, frame, reveals)),
                 Effect::Post { to, frame, .. } => Some((to, None, frame, reveals)),
                 _ => None,
             })

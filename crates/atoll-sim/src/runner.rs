@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use atoll_core::races::set_races;
 use atoll_core::testing::{Mutant, set_mutant, take_marks, watch_local};
 
 use crate::scenario::phases::Size;
@@ -30,6 +31,8 @@ pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) ->
     take_marks();
     let run = catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed, out)));
     set_mutant(Mutant::NONE);
+    // A run that panicked has left them on.
+    set_races(None);
     let mut outcome = run.unwrap_or_else(|_| {
         let what = PANIC.take().unwrap_or_else(|| "a panic without words".to_owned());
         Outcome { failures: vec![format!("PANIC: {what}")], marks: take_marks(), ..Outcome::default() }

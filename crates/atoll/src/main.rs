@@ -74,10 +74,23 @@ fn put_mutant_in() {
     set_mutant_everywhere(found);
 }
 
+/// Switches on the delays at race points that ATOLL_RACES asks for.
+#[cfg(feature = "testing")]
+fn put_races_in() {
+    let Some(wanted) = std::env::var_os("ATOLL_RACES") else { return };
+    if let Err(why) = atoll_core::races::set_races_everywhere(&wanted.to_string_lossy()) {
+        eprintln!("ATOLL_RACES: {why}");
+        std::process::exit(2);
+    }
+    eprintln!("this program delays what it does at race points: {wanted:?}");
+}
+
 fn main() -> ExitCode {
     allocator::set_up();
     #[cfg(feature = "testing")]
     put_mutant_in();
+    #[cfg(feature = "testing")]
+    put_races_in();
     match Atoll::parse().verb {
         Verb::Dev(args) => dev::run(&args),
         Verb::Serve(args) => serve::run(&args),

@@ -261,7 +261,7 @@ impl LoneRole {
                 false => String::new(),
             };
             let line = match effect {
-                Effect::Reply { to, frame } => {
+                Effect::Reply { to, frame, .. } => {
                     // An answer to a post is dropped.
                     let Some(request) = to.request else { continue };
                     let command = self.asked.remove(&request);

@@ -20,6 +20,7 @@ pub mod nemesis;
 pub mod node;
 pub mod parts;
 pub mod phases;
+pub mod races;
 mod registers;
 mod replaced;
 pub mod replicas;
@@ -111,6 +112,7 @@ pub fn all() -> Vec<Scenario> {
         in_place::SCENARIO,
         in_place::RELAPSES,
         in_place_txn::SCENARIO,
+        races::SCENARIO,
         leases::SCENARIO,
         slow_leaders::SCENARIO,
         directed::DELETED,

@@ -149,6 +149,7 @@ impl BizurKeyspace {
         loop {
             let (node, began) = (search.node, env.now());
             let ask = Ask { shard: instance.config.key, insist: search.insist, question: question(maybe) };
+            env.race_point("bizur.client.asks").await;
             match env.within(search.wait(attempt), env.call(node, ask)).await {
                 Ok(Ok(reply)) => match search.heard(reply.answer) {
                     Answer::NotLeader { leader } => {

@@ -95,6 +95,7 @@ impl Courier {
         tickets: Vec<Completer<Option<Answer>>>,
     ) {
         let groups: Vec<GroupKey> = items.iter().map(|request| request.group).collect();
+        self.env.race_point("in-place.courier.sends").await;
         let call = self.env.call(to, Ask { items });
         let answers = match self.env.within(self.patience, call).await {
             Ok(Ok(reply)) if reply.items.len() == tickets.len() => reply.items,

@@ -270,6 +270,7 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
         if batch.is_empty() {
             continue;
         }
+        shared.env.race_point("in-place.propose.batch").await;
         let Err(setback) = write::attempt(&shared, &proposer, &mut batch, why).await else {
             (failures, why) = (0, Unavailability::NoQuorum);
             continue;

@@ -48,6 +48,7 @@ pub(crate) async fn read_vote(
             }
         })
         .await;
+        shared.env.race_point("in-place.read.collected").await;
         // rmw-R2: what a majority has voted for is chosen, whatever the other answers are.
         if let Some((chosen, state)) = agreement(&round, majority) {
             return Ok((Reply::shows(&state), Some(chosen)));

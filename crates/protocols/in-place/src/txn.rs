@@ -98,6 +98,7 @@ impl InPlaceSpace {
         if commit {
             hit("in-place.txn.rolls_forward");
         }
+        env.race_point("in-place.txn.resolves").await;
         let commit = commit && !mutant(mutants::IN_PLACE_TX3);
         self.command(key, Command::Unlock { txn, commit }).await.map(drop).map_err(|error| failed(&error))
     }
@@ -181,11 +182,13 @@ impl Txn<'_> {
             return Err(self.no(failed(&error)));
         }
         for part in self.order {
+            self.space.0.env.race_point("in-place.txn.locks").await;
             if let Err(setback) = self.lock(*part, states[*part].version).await {
                 self.end(false).await;
                 return Err(setback);
             }
         }
+        self.space.0.env.race_point("in-place.txn.decides").await;
         self.commit(&record).await?;
         // It has happened. Whoever reads a key first does not have to wait for the rest.
         self.space.0.env.spawn("in-place.txn.end", Box::pin(self.end(true)));
@@ -373,6 +376,7 @@ async fn end(space: InPlaceSpace, txn: TxnId, keys: Vec<Bytes>, commit: bool) {
     if !commit && space.command(&record, Command::Decide { commit: false }).await.is_err() {
         return;
     }
+    env.race_point("in-place.txn.ends").await;
     let unlock = |key: Bytes| {
         let space = space.clone();
         env.launch("in-place.txn.unlock", async move {

@@ -49,6 +49,7 @@ pub(crate) async fn attempt(
     let mut ground = match proposer.take_token() {
         Some(Token { ballot, base, chosen }) => {
             hit("in-place.write.token");
+            shared.env.race_point("in-place.write.with_token").await;
             Base { ballot, base, chosen: Some(chosen), fresh: false }
         }
         None => attempt.prepare().await?,
@@ -57,6 +58,7 @@ pub(crate) async fn attempt(
         if ground.chosen.is_none() {
             ground = attempt.write_through(ground).await?;
         }
+        shared.env.race_point("in-place.write.base").await;
         proposer.saw_clock(ground.base.clock);
         if let Some(chosen) = ground.chosen {
             settle(&ground.base, chosen, batch, (shared.env.now(), why));
@@ -206,6 +208,7 @@ impl Attempt<'_> {
         state.proposed_in(ground.ballot, ground.base.clock);
         invariants::clock_rises(&self.proposer.key, ground.base.clock, state.clock, recorded);
         self.vote(ground.ballot, &state, false).await?;
+        self.shared.env.race_point("in-place.write.chosen").await;
         let (ballot, is_tombstone) = (ground.ballot, state.is_tombstone());
         if is_tombstone {
             forget::later(self.shared, self.proposer, ballot, state.written());

@@ -344,6 +344,7 @@ impl Leader {
 
 /// Answers a client.
 fn reply(caller: Caller, answer: Answer, out: &mut Effects) {
+    out.race_point("bizur.leader.answers");
     out.reply(caller, AskReply { answer }, Lsn::NONE);
 }
 

@@ -109,6 +109,7 @@ pub(super) fn ask_for_votes(
 ) {
     for (position, replica) in shard.config.replicas.iter().enumerate().filter(|(p, _)| which(*p)) {
         let ask = PleaseVote { to: address(shard, position), elect };
+        out.race_point("bizur.leader.asks_for_votes");
         out.post(replica.node, Class::Control, REPLICA, ask, stood);
     }
 }
@@ -144,6 +145,8 @@ impl Leader {
         }
         for (position, replica) in shard.config.replicas.iter().enumerate().filter(|(p, _)| which(*p)) {
             let to = address(shard, position);
+            // Each replica is reached at another moment, and may be reached by a later round first.
+            out.race_point("bizur.leader.sends");
             match &what.kind {
                 Kind::Confirm => {
                     let read = ReplicaRead { to, elect, round, indices: Vec::new() };

@@ -224,6 +224,7 @@ impl Acceptor {
             reveals = reveals.max(shows);
             items.push(answer);
         }
+        out.race_point("in-place.acceptor.answers");
         out.reply(from, Answers { items }, reveals);
     }
 
