@@ -115,9 +115,27 @@ pub enum ShardError {
     /// A node had another data directory when it was a server before.
     #[error("node {0} has another data directory than when it was a server of shard {1}")]
     OtherDirectory(NodeId, u32),
-    /// There is no room for another shard.
-    #[error("there are {0} shards, and no more are allowed")]
+    /// Too many shards, or none.
+    #[error("there would be {0} shards; 1 to 1024 are allowed")]
     TooMany(usize),
+}
+
+/// Says which shard or node of a configuration cannot be.
+fn unfit(why: ShardError) -> DecodeError {
+    let (what, value, allowed) = match why {
+        ShardError::Size(_, servers) => ("servers of a shard", servers as u64, "1 to 9"),
+        ShardError::Twice(shard) => {
+            ("shard that names a node twice, or node 0", shard.into(), "different nodes, from 1 on")
+        }
+        ShardError::Exists(shard) => ("number of two shards", shard.into(), "numbers of their own"),
+        ShardError::Overlap(node, _) => ("node in two shards", node.0.into(), "each node in one shard"),
+        ShardError::TooMany(shards) => ("shards", shards as u64, "1 to 1024"),
+        // These are about a shard and what there is already.
+        ShardError::Unknown(shard) | ShardError::Last(shard) | ShardError::OtherDirectory(_, shard) => {
+            ("shard", shard.into(), "one that can be")
+        }
+    };
+    DecodeError::Invalid { what, value, allowed }
 }
 
 impl ScalogConfig {
@@ -128,16 +146,7 @@ impl ScalogConfig {
         if config.format != CONFIG_FORMAT {
             return invalid("version of a scalog configuration", config.format.into(), "1");
         }
-        if config.check_shards().is_err() {
-            return invalid(
-                "shards",
-                config.shards.len() as u64,
-                "1 to 1024 that share no number and no node",
-            );
-        }
-        if config.check_added().is_err() {
-            return invalid("added shards", config.added.len() as u64, "shards with numbers of their own");
-        }
+        config.check_shards().and_then(|()| config.check_added()).map_err(unfit)?;
         if config.orderers.is_empty() {
             return invalid("orderers", 0, "at least one");
         }
@@ -155,7 +164,7 @@ impl ScalogConfig {
     fn check_shards(&self) -> Result<(), ShardError> {
         let (mut numbers, mut nodes) = (BTreeSet::new(), BTreeSet::new());
         if !(1..=MAX_SHARDS).contains(&self.shards.len()) {
-            return Err(ShardError::Size(0, self.shards.len()));
+            return Err(ShardError::TooMany(self.shards.len()));
         }
         for shard in &self.shards {
             shard.check()?;
@@ -171,8 +180,9 @@ impl ScalogConfig {
 
     /// Checks the shards that were added. A node of one that has ended may be in another one.
     fn check_added(&self) -> Result<(), ShardError> {
-        if self.shards.len() + self.added.len() > MAX_SHARDS {
-            return Err(ShardError::TooMany(MAX_SHARDS));
+        let all = self.shards.len() + self.added.len();
+        if all > MAX_SHARDS {
+            return Err(ShardError::TooMany(all));
         }
         let mut numbers: BTreeSet<u32> = self.shards.iter().map(|shard| shard.shard).collect();
         for shard in &self.added {
@@ -259,15 +269,29 @@ pub(crate) mod tests {
         let read = |c: ScalogConfig| ScalogConfig::parse(&c.to_bytes()).map_err(|e| e.to_string());
         let good = config(vec![shard(0, &[1, 2]), shard(1, &[3, 4])]);
         assert_eq!(read(good.clone()), Ok(good.clone()));
-        for shards in [
-            vec![],
-            vec![shard(0, &[])],
-            vec![shard(0, &[1, 1])],
-            vec![shard(0, &[1]), shard(0, &[2])],
-            vec![shard(0, &[1, 2]), shard(1, &[2, 3])],
+        for (shards, words) in [
+            (vec![], "shards: 0 is not allowed (1 to 1024)"),
+            (vec![shard(0, &[])], "servers of a shard: 0 is not allowed (1 to 9)"),
+            (
+                vec![shard(3, &[1, 1])],
+                "shard that names a node twice, or node 0: 3 is not allowed (different nodes, from 1 on)",
+            ),
+            (
+                vec![shard(7, &[1]), shard(7, &[2])],
+                "number of two shards: 7 is not allowed (numbers of their own)",
+            ),
+            (
+                vec![shard(0, &[1, 2]), shard(1, &[2, 3])],
+                "node in two shards: 2 is not allowed (each node in one shard)",
+            ),
         ] {
-            assert!(read(config(shards)).unwrap_err().contains("share no number and no node"));
+            assert_eq!(read(config(shards)), Err(words.to_owned()));
         }
+        let twice = ScalogConfig { added: vec![shard(1, &[7])], ..good.clone() };
+        assert_eq!(
+            read(twice),
+            Err("number of two shards: 1 is not allowed (numbers of their own)".to_owned())
+        );
         let mut tree = good.clone();
         tree.aggregators = vec![Aggregator { node: NodeId(1), parent: Some(0) }];
         assert!(read(tree).unwrap_err().contains("stands before it"));
@@ -286,8 +310,6 @@ pub(crate) mod tests {
         let mut other = shard(3, &[5]);
         other.servers[0].storage = StorageId(99);
         assert_eq!(more.with_shard(other), Err(ShardError::OtherDirectory(NodeId(5), 2)));
-        let wrong = ScalogConfig { added: vec![shard(1, &[7])], ..first };
-        assert!(ScalogConfig::parse(&wrong.to_bytes()).is_err());
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Traces of single roles (`traces/*.txt`): what goes in, what is journaled, what comes out, and what each answer waits for.
 //! `ATOLL_REWRITE_TRACES=1` rewrites them, see `atoll_core::traces`.
 //!
-//! A paragraph is a turn. `server`, `aggregator` and `orderer` start a new role on node 1; the other commands are the protocol's messages,
-//! and those of `atoll_core::traces::LoneRole`. The Loglet is number 5, with shard 0 on nodes 1 and 2, and shard 1 on nodes 3 and 4.
-//! Records are named CLIENT/NUMBER. An entry of the ordering log is `-` for a pad, or `cut:SHARD:COUNTS`, `end:SHARD`, `trim:NUMBER` or
-//! `seal`.
+//! A paragraph is a turn. `server`, `aggregator` and `orderer` start a new role on node 1, and `other-disk` a server there with another
+//! data directory than the one that shard 0 names; the other commands are the protocol's messages, and those of
+//! `atoll_core::traces::LoneRole`. The Loglet is number 5, with shard 0 on nodes 1 and 2, and shard 1 on nodes 3 and 4. Records are named
+//! CLIENT/NUMBER. An entry of the ordering log is `-` for a pad, or `cut:SHARD:COUNTS`, `end:SHARD`, `trim:NUMBER` or `seal`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -123,7 +123,7 @@ fn player() -> impl FnMut(&[&str]) -> Vec<String> {
         for text in commands {
             let mut command = Command::new(text);
             match command.word() {
-                name @ ("server" | "aggregator" | "orderer") => role = Some(start(name)),
+                name @ ("server" | "other-disk" | "aggregator" | "orderer") => role = Some(start(name)),
                 name => give(role.as_mut().expect("a trace begins with a role"), name, &mut command),
             }
             command.end();
@@ -137,10 +137,13 @@ fn start(name: &str) -> LoneRole {
     let logs: Arc<dyn OrderingLogs> = Arc::new(AbsentLogs);
     let wording = Wording { message, record };
     match name {
-        "server" => LoneRole::new(NODE, SERVER, wording, move || {
-            let options = ServerOptions::default();
-            Box::new(StorageServer::new(env.clone(), StorageId(1), logs.clone(), options))
-        }),
+        "server" | "other-disk" => {
+            let storage = StorageId(if name == "server" { 1 } else { 7 });
+            LoneRole::new(NODE, SERVER, wording, move || {
+                let options = ServerOptions::default();
+                Box::new(StorageServer::new(env.clone(), storage, logs.clone(), options))
+            })
+        }
         "aggregator" => {
             LoneRole::new(NODE, AGGREGATOR, wording, move || Box::new(Aggregator::new(env.clone())))
         }

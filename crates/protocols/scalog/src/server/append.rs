@@ -1,6 +1,6 @@
 //! Appends, on the primary of a segment (scalog.md §6).
 
-use atoll_contract::{Batch, LogletId, Offset};
+use atoll_contract::{Batch, LogletId, Offset, OpId};
 use atoll_core::testing::hit;
 use atoll_core::{Caller, Effects, Lsn, Space, Tick};
 
@@ -53,7 +53,7 @@ impl StorageServer {
         }
         let (shard, since) = match m.chosen {
             Some(shard) => (shard, 0),
-            None => self.home_of_all(m.loglet, batch).ok_or(Outcome::Moved { view: order.view() })?,
+            None => self.home_of_all(m.loglet, batch).ok_or_else(|| self.not_home(m.loglet, batch))?,
         };
         let known = order.shards().get(&shard).ok_or(Outcome::Behind {})?;
         if known.ended.is_some() {
@@ -87,6 +87,22 @@ impl StorageServer {
             found = Some((home.shard, found.map_or(home.since, |(_, since)| since.max(home.since))));
         }
         found
+    }
+
+    /// Returns why this server is not the primary for the clients of a batch: they go elsewhere, or to this node with another data
+    /// directory. Whoever waits for that one to learn of a newer view waits in vain (scalog-S11).
+    fn not_home(&self, loglet: LogletId, batch: &Batch) -> Outcome {
+        let Some(here) = self.here.get(&loglet) else { return Outcome::Unconfigured {} };
+        let is_other = |op: OpId| {
+            let home = here.order.home(op.client.0)?;
+            let server = here.order.shards().get(&home.shard)?.servers.get(home.segment)?;
+            Some(server.node == self.me.node && server.storage != self.me.storage)
+        };
+        if batch.ops().any(|op| is_other(op) == Some(true)) {
+            hit("scalog.server.other_directory");
+            return Outcome::WrongIdentity {};
+        }
+        Outcome::Moved { view: here.order.view() }
     }
 
     /// Gives places to the entries of a batch and journals those that are new. None of the entries has a number below

@@ -152,7 +152,7 @@ impl StorageServer {
             return Err(Outcome::Unconfigured {});
         }
         let read = ScalogConfig::parse(config).map_err(|_| Outcome::Invalid {})?;
-        let servers = || read.shards.iter().flat_map(|shard| &shard.servers);
+        let servers = || read.all_shards().flat_map(|shard| &shard.servers);
         if servers().any(|s| s.node == self.me.node) && !servers().any(|s| *s == self.me) {
             hit("scalog.server.wrong_identity");
             return Err(Outcome::WrongIdentity {});
