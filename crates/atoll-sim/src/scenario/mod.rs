@@ -115,6 +115,7 @@ pub fn all() -> Vec<Scenario> {
         races::SCENARIO,
         leases::SCENARIO,
         slow_leaders::SCENARIO,
+        slow_leaders::VOTES,
         directed::DELETED,
         lasting::LASTING,
         lasting::SLOW_LINKS,

@@ -1,5 +1,6 @@
 //! Directed: disks and links are slow, and nobody dies. No leader of a shard is replaced then, although clients wait long for its answers.
-//! At the end, a leader falls silent, and another replica must stand for its shards within the time of the failure detection.
+//! At the end, a leader falls silent, and another replica must stand for its shards within the time of the failure detection. And elections
+//! on disks that are so slow that no vote comes back within the time after which a candidate first gives up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -138,8 +139,21 @@ impl Observer for Elections {
     }
 }
 
-fn run(seed: u64, out: TraceOut) -> Outcome {
-    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x736c_6f77_6c65);
+/// The mean sync of all disks during slow elections, in ms. A candidate and a voter sync one after the other, each for half of it at least,
+/// and a candidate first gives up after 200 ms. Rounds of a leader still find a majority within 700 ms.
+const SLOW_VOTE_MS: u64 = 210;
+
+/// Elections on slow disks.
+pub const VOTES: Scenario = Scenario {
+    name: "slow-votes",
+    about: "directed: disks are so slow that no vote arrives in the time after which a candidate first gives up; each shard gets a leader",
+    run: run_votes,
+    marks: &[&["bizur.leader.elected", "bizur.leader.slow_election"]],
+    full: false,
+};
+
+/// A cluster with fast disks and links, and Bizur on each node.
+fn cluster(rng: &mut Rng, out: TraceOut) -> Option<(World<Nodes>, Weather)> {
     let hosts = [3, 3, 5][rng.below(3) as usize];
     let weather = Weather {
         latency_ns: [50_000, 300_000, 2_000_000][rng.below(3) as usize],
@@ -150,10 +164,45 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let storages: Vec<u128> =
         (0..hosts).map(|_| u128::from(rng.bits()) << 64 | u128::from(rng.bits())).collect();
     let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
-    let Ok(group) = GroupConfig::new(1, (0..hosts).map(named).collect()) else { return Outcome::default() };
+    let group = GroupConfig::new(1, (0..hosts).map(named).collect()).ok()?;
     let assembly = Nodes { group, install: bizur(hosts) };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     world.name_disks(&storages);
+    Some((world, weather))
+}
+
+fn run_votes(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x766f_7465);
+    let Some((mut world, weather)) = cluster(&mut rng, out) else { return Outcome::default() };
+    let stage = stage(&mut world);
+    let reef = Reef::new(KeyspaceSpec {
+        engine: atoll_bizur::ENGINE.to_owned(),
+        durability: Durability::Disk,
+        replicas: Some(3),
+        shards: Some(1 + rng.below(3) as u32),
+        buckets: Some([1, 2, 40][rng.below(3) as usize]),
+        ..KeyspaceSpec::default()
+    });
+    let script = elect(stage.clone(), reef, 1 + rng.below(6), weather.sync_ns);
+    play_script(&mut world, &stage, script, LASTS)
+}
+
+/// Demands a leader of each shard on slow disks, and another one after a node has died for good.
+async fn elect(stage: Stage<Handles>, reef: Reef, keys: u64, sync_ns: u64) {
+    load::provide(&stage, &reef).await;
+    for host in 0..stage.cluster.hosts() {
+        stage.cluster.inject(Fault::SlowDisk { host, factor: SLOW_VOTE_MS * 1_000_000 / sync_ns });
+    }
+    stage.over.raise();
+    load::write_all(&stage, &reef, keys, 1).await;
+    let host = stage.below(stage.cluster.hosts() as u64) as usize;
+    stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
+    load::write_all(&stage, &reef, keys, 2).await;
+}
+
+fn run(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x736c_6f77_6c65);
+    let Some((mut world, weather)) = cluster(&mut rng, out) else { return Outcome::default() };
     let stage = stage(&mut world);
     let elections = Elections::default();
     world.observe(Box::new(elections.clone()));

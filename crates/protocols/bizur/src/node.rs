@@ -377,7 +377,7 @@ impl BizurNode {
         if !held.leader.is_active() {
             let silent = leader == self.me() || !self.is_well(now, held, leader);
             // What the client knows of a leader may be older than the election of this one.
-            let young = |at: Tick| now.since(at) < self.options.leader.election_patience;
+            let young = |at: Tick| now.since(at) < held.leader.election_patience();
             if !silent && (!m.insist || held.voted_at.is_some_and(young)) {
                 return Some(not_leader(Some(leader)));
             }

@@ -43,8 +43,11 @@ pub struct LeaderOptions {
     pub resend_after: Duration,
     /// How long a round may lack a majority before the leader steps down.
     pub give_up_after: Duration,
-    /// How long an election may last.
+    /// How long an election may last. After each one that has found no majority in time, the next may last twice as long: a vote takes two
+    /// syncs, and nobody knows how slow they are.
     pub election_patience: Duration,
+    /// How long any election may last.
+    pub longest_election: Duration,
     /// How many requests of one shard may wait. More are refused as busy.
     pub waiting: usize,
     /// How many buckets one message of a recovery carries.
@@ -53,12 +56,16 @@ pub struct LeaderOptions {
     pub recovery_rounds: usize,
 }
 
+/// How often the time of an election doubles at most.
+const MAX_DOUBLINGS: u32 = 16;
+
 impl Default for LeaderOptions {
     fn default() -> Self {
         LeaderOptions {
             resend_after: Duration::from_millis(50),
             give_up_after: Duration::from_millis(700),
             election_patience: Duration::from_millis(200),
+            longest_election: Duration::from_millis(3_200),
             waiting: 4096,
             recovery_batch: 16,
             recovery_rounds: 2,
@@ -142,6 +149,8 @@ pub(crate) struct Leader {
     election: Option<Election>,
     /// No election before this time, because the last one was lost (bizur-B9).
     not_before: Tick,
+    /// How many elections in a row have found no majority in time.
+    slow_elections: u32,
     /// The highest election that was heard of in a refusal.
     hint: ElectId,
     next_round: u64,
@@ -177,6 +186,7 @@ impl Leader {
             term: None,
             election: None,
             not_before: Tick(0),
+            slow_elections: 0,
             hint: ElectId::ZERO,
             next_round: 1,
             confirmed: 0,
@@ -259,6 +269,12 @@ impl Leader {
         }
     }
 
+    /// Returns how long the next election may last.
+    pub(crate) fn election_patience(&self) -> Duration {
+        let times = 1_u32 << self.slow_elections.min(MAX_DOUBLINGS);
+        self.options.election_patience.saturating_mul(times).min(self.options.longest_election)
+    }
+
     fn lose(&mut self, now: Tick, voted: ElectId, backoff: Duration, out: &mut Effects) {
         hit("bizur.leader.lost_election");
         self.hint = self.hint.max(voted);
@@ -277,6 +293,7 @@ impl Leader {
     fn won(&mut self, now: Tick, elect: ElectId, shard: &mut Shard, out: &mut Effects) {
         hit("bizur.leader.elected");
         self.election = None;
+        self.slow_elections = 0;
         self.term = Some(elect);
         self.buckets.clear();
         self.buckets.resize_with(shard.config.buckets as usize, LedBucket::default);
@@ -326,8 +343,11 @@ impl Leader {
 
     /// Looks after what waits: sends again what has no answer, and gives up what has had none for too long.
     pub(crate) fn look(&mut self, now: Tick, shard: &mut Shard, backoff: Duration, out: &mut Effects) {
+        let patience = self.election_patience();
         if let Some(election) = &mut self.election {
-            if now.since(election.since) >= self.options.election_patience {
+            if now.since(election.since) >= patience {
+                hit("bizur.leader.slow_election");
+                self.slow_elections = self.slow_elections.saturating_add(1);
                 let voted = shard.voted;
                 return self.lose(now, voted, backoff, out);
             }
