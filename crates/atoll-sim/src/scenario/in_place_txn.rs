@@ -1,4 +1,5 @@
 //! Transactions of several keys of in-place keyspaces under faults: coordinators that die, repeats while the first attempt is under way.
+//! And the same while the replicas move to other nodes, and the nodes that move them die.
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::scenario::nemesis::Menu;
 use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
 use crate::workload::keyspace::{Handles, Reef};
+use crate::workload::transfer_moves as moves;
 use crate::workload::transfers::{self as load, Bank};
 use crate::world::{Weather, World};
 
@@ -52,6 +54,32 @@ fn options(rng: &mut Rng) -> Options {
     }
 }
 
+/// See the module documentation.
+pub const MOVES: Scenario = Scenario {
+    name: "in-place-moves",
+    about: "in-place keyspaces move from three to five to three other nodes under transactions and faults; healed, no request fails",
+    run: run_moves,
+    marks: &[&[
+        "in-place.move.cleared",
+        "in-place.move.opened",
+        "in-place.move.sealed",
+        "in-place.move.sealed_again",
+        "keyspaces.opened_again",
+        "keyspaces.waits_for_move",
+        "sim.move.completed",
+        "sim.move.done",
+        "sim.move.without_failure",
+        "sim.txn.audit",
+        "sim.txn.quiet_audit",
+    ]],
+    full: false,
+};
+
+/// How long the phase under faults lasts.
+const DURING: Duration = Duration::from_secs(20);
+/// The same while replicas move, which makes many more messages.
+const MOVES_DURING: Duration = Duration::from_secs(4);
+
 /// A cluster, and accounts in an in-place keyspace.
 struct Setting {
     world: World<Nodes>,
@@ -59,8 +87,14 @@ struct Setting {
     bank: Bank,
 }
 
-/// Builds a cluster of so many hosts, and starts the clients. The keyspace is as `spec` says.
-fn setting(rng: &mut Rng, hosts: usize, spec: KeyspaceSpec, out: TraceOut) -> Option<Setting> {
+/// Returns what to ask for to get so many replicas of each shard on these nodes.
+fn place(nodes: std::ops::RangeInclusive<u32>, replicas: u32) -> KeyspaceSpec {
+    let nodes = nodes.map(NodeId).collect();
+    KeyspaceSpec { replicas: Some(replicas), nodes, ..KeyspaceSpec::default() }
+}
+
+/// Builds a cluster of so many hosts, and starts the clients. The keyspace is as `first` says.
+fn setting(rng: &mut Rng, hosts: usize, first: KeyspaceSpec, out: TraceOut) -> Option<Setting> {
     let weather = Weather {
         latency_ns: [50_000, 300_000, 2_000_000][rng.below(3) as usize],
         sync_ns: [50_000, 200_000, 3_000_000][rng.below(3) as usize],
@@ -77,7 +111,7 @@ fn setting(rng: &mut Rng, hosts: usize, spec: KeyspaceSpec, out: TraceOut) -> Op
     world.name_disks(&storages);
     let stage = stage(&mut world);
     let engine = atoll_in_place::ENGINE.to_owned();
-    let reef = Reef::new(KeyspaceSpec { engine, durability: Durability::Disk, ..spec });
+    let reef = Reef::new(KeyspaceSpec { engine, durability: Durability::Disk, ..first });
     let bank = Bank::new(reef, 2 + rng.below(4), options.txn_grace);
     let clients = 2 + rng.below(5);
     let think = Duration::from_millis(8 * clients);
@@ -85,20 +119,32 @@ fn setting(rng: &mut Rng, hosts: usize, spec: KeyspaceSpec, out: TraceOut) -> Op
     Some(Setting { world, stage, bank })
 }
 
-fn faults(rng: &mut Rng) -> Faults {
+fn faults(rng: &mut Rng, during: Duration) -> Faults {
     let every = Duration::from_millis(200 + rng.below(1000));
     let nervous = rng.below(3) as usize;
-    Faults { during: Duration::from_secs(20), nervous, ..Faults::usual(Menu::USUAL.some(rng), every) }
+    Faults { during, nervous, ..Faults::usual(Menu::USUAL.some(rng), every) }
 }
 
 fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7478_6e73);
     let hosts = [3, 3, 4, 5][rng.below(4) as usize];
     let shards = Some(1 + rng.below(4) as u32);
-    let spec = KeyspaceSpec { replicas: Some(3), shards, ..KeyspaceSpec::default() };
-    let Some(mut set) = setting(&mut rng, hosts, spec, out) else { return Outcome::default() };
+    let first = KeyspaceSpec { replicas: Some(3), shards, ..KeyspaceSpec::default() };
+    let Some(mut set) = setting(&mut rng, hosts, first, out) else { return Outcome::default() };
     let dead = if rng.below(2) == 0 { vec![rng.below(hosts as u64) as usize] } else { Vec::new() };
-    let faults = faults(&mut rng);
+    let faults = faults(&mut rng, DURING);
     let demand = load::demand(set.stage.clone(), set.bank, dead);
+    play(&mut set.world, &set.stage, &mut rng, faults, demand)
+}
+
+fn run_moves(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6d6f_7665);
+    let first = KeyspaceSpec { shards: Some(1 + rng.below(3) as u32), ..place(1..=3, 3) };
+    let Some(mut set) = setting(&mut rng, 6, first, out) else { return Outcome::default() };
+    let places = vec![place(1..=5, 5), place(4..=6, 3), place(1..=3, 3), place(2..=6, 5)];
+    set.stage.spawn("mover", moves::mover(set.stage.clone(), set.bank.clone(), places.clone()));
+    set.stage.spawn("tender", moves::tender(set.stage.clone()));
+    let faults = faults(&mut rng, MOVES_DURING);
+    let demand = moves::demand_moves(set.stage.clone(), set.bank, places);
     play(&mut set.world, &set.stage, &mut rng, faults, demand)
 }

@@ -113,6 +113,7 @@ pub fn all() -> Vec<Scenario> {
         in_place::RELAPSES,
         in_place_txn::SCENARIO,
         races::SCENARIO,
+        in_place_txn::MOVES,
         leases::SCENARIO,
         slow_leaders::SCENARIO,
         slow_leaders::VOTES,

@@ -16,5 +16,6 @@ pub mod relapses;
 pub mod shards;
 pub mod striped;
 pub mod tables;
+pub mod transfer_moves;
 pub mod transfers;
 pub mod zookeeper;

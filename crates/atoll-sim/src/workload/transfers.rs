@@ -41,9 +41,20 @@ pub struct Bank {
 
 /// How a request is sent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+pub(super) struct Way {
     /// Through which host, or one that is up. None: through any.
-    host: Option<usize>,
+    pub(super) host: Option<usize>,
+    /// Whether it must be answered. Then the client waits for that.
+    pub(super) must_answer: bool,
+}
+
+impl Way {
+    /// A request failed.
+    fn failed(self, stage: &Stage<Handles>, what: &str, error: &KeyspacesError) {
+        if self.must_answer {
+            stage.cluster.fail(format!("MOVE failed: {what}: {error}"));
+        }
+    }
 }
 
 /// Returns whether a failed request happened. If the layout of the keyspace cannot be read, nobody was asked: the request did nothing, and
@@ -86,6 +97,10 @@ impl Bank {
     /// Returns the state before the keyspace is created.
     pub fn new(reef: Reef, accounts: u64, grace: Duration) -> Self {
         Bank { reef, accounts, grace, floors: Arc::default() }
+    }
+
+    pub(super) fn reef(&self) -> &Reef {
+        &self.reef
     }
 
     fn all_keys(&self) -> Vec<Bytes> {
@@ -164,13 +179,14 @@ impl Bank {
             let txn = async move { keyspaces.transact(NAME, (op, repeat), sent).await };
             let ticket = life.env.launch("client.txn", txn);
             // Whoever goes away leaves the transaction to the node.
-            let patience = [40, 300, 10_000][stage.below(3) as usize];
+            let patience = [40, 300, 10_000][if way.must_answer { 2 } else { stage.below(3) as usize }];
             let answer = match stage.env.within(Duration::from_millis(patience), ticket).await {
                 Ok(Ok(Ok((outcome, floors)))) => {
                     parts.iter().zip(floors).for_each(|(part, floor)| self.saw_floor(&part.key, floor));
                     Ok(outcome)
                 }
                 Ok(Ok(Err(error))) => {
+                    way.failed(stage, "a transaction", &error);
                     if error == KeyspacesError::Keys(KeyspaceError::Forgotten) {
                         hit("sim.txn.forgotten");
                     }
@@ -214,7 +230,8 @@ impl Bank {
         let asked: Vec<Asked> = keys.iter().filter_map(asks).collect();
         let (keyspaces, wanted) = (life.handles.keyspaces.clone(), keys.to_vec());
         let get = async move { keyspaces.get(NAME, wanted).await };
-        let found = life.env.launch("client.get", get).await.ok()?.ok()?;
+        let got = life.env.launch("client.get", get).await.ok()?;
+        let found = got.map_err(|error| way.failed(stage, "a read", &error)).ok()?;
         for ((key, asked), (held, floor)) in keys.iter().zip(asked).zip(&found) {
             self.told(stage, &layout, key, asked, &Told::Read(held.clone()));
             self.saw_floor(key, *floor);
@@ -316,14 +333,17 @@ impl Bank {
                 self.saw_floor(&key, floor);
                 Told::Wrote(op, changed)
             }
-            Ok(Err(error)) => Told::Failed(op, happened(&error, false)),
+            Ok(Err(error)) => {
+                way.failed(stage, "a write", &error);
+                Told::Failed(op, happened(&error, false))
+            }
             Err(_) => Told::Failed(op, Happened::Unknown),
         };
         asked.iter().for_each(|asked| self.told(stage, &layout, &key, *asked, &told));
     }
 
     /// Executes a random transaction, or a read or a write of one key.
-    async fn step(&self, stage: &Stage<Handles>, way: Way, op: OpId) {
+    pub(super) async fn step(&self, stage: &Stage<Handles>, way: Way, op: OpId) {
         match stage.below(8) {
             0 | 1 => {
                 self.audit(stage, way, op).await;
@@ -383,7 +403,7 @@ pub async fn demand(stage: Stage<Handles>, bank: Bank, dead: Vec<usize>) {
     for (n, key) in bank.all_keys().iter().enumerate() {
         stage.waits_for(format!("a read of {key:?}"));
         let began = stage.env.now();
-        let way = Way { host: Some(n) };
+        let way = Way { host: Some(n), must_answer: false };
         while bank.read(&stage, way, std::slice::from_ref(key)).await.is_none() {}
         let took = Duration::from_nanos(stage.env.now().0 - began.0);
         if took > bank.grace + BLOCKED_AT_MOST {
@@ -394,7 +414,7 @@ pub async fn demand(stage: Stage<Handles>, bank: Bank, dead: Vec<usize>) {
     }
     let mut seq = 0;
     for host in 0..stage.cluster.hosts() {
-        let way = Way { host: Some(host) };
+        let way = Way { host: Some(host), must_answer: false };
         for (what, audits) in [("a transfer", false), ("an audit", true)] {
             stage.waits_for(format!("{what} through host {host}"));
             loop {

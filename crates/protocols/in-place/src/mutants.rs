@@ -22,7 +22,7 @@ atoll_core::mutants! {
     /// An acceptor drops a key as soon as it votes for its deletion.
     IN_PLACE_T11 = "InPlaceT11", caught by ["in-place"];
     /// An acceptor still serves a group that it has sealed.
-    IN_PLACE_UNSEALED = "InPlaceUnsealed", caught by [];
+    IN_PLACE_UNSEALED = "InPlaceUnsealed", caught by ["in-place-moves"];
     /// A transaction commits although nobody knows whether a key is locked for it.
     IN_PLACE_TX1 = "InPlaceTx1", caught by ["in-place-txn"];
     /// Only the coordinator knows what a committed transaction does to its keys. Others just end its locks.
