@@ -17,11 +17,12 @@ use bytes::Bytes;
 
 use atoll_contract::{LogletId, Unavailability};
 use atoll_core::testing::hit;
-use atoll_core::{Env, NodeId, Tick};
+use atoll_core::{Class, Env, Link, NodeId, Tick};
 
 use crate::message::{SealTo, ToUnit, UnitAnswer, Verdict};
 use crate::projection::{Projection, UnitId};
 
+pub(crate) use fill::Found;
 pub use tail::Tails;
 pub use write::Wrote;
 
@@ -34,6 +35,9 @@ pub struct ClientOptions {
     pub op_timeout: Duration,
     /// How long one request waits for its answer.
     pub round_timeout: Duration,
+    /// How long a read waits for a unit before it asks another one, too. Too short: entries are read twice. Too long: readers wait for
+    /// units that have died.
+    pub slow_read: Duration,
     /// Pause between two attempts, with jitter.
     pub retry: Duration,
     /// How long a position below the tail may be a hole before it is filled. Too short: slow appends lose their positions. Too long:
@@ -53,6 +57,7 @@ impl Default for ClientOptions {
             append_timeout: Duration::from_secs(1),
             op_timeout: Duration::from_secs(5),
             round_timeout: Duration::from_millis(500),
+            slow_read: Duration::from_millis(5),
             retry: Duration::from_millis(5),
             fill_timeout: Duration::from_millis(30),
             seal_grace: Duration::from_millis(100),
@@ -192,6 +197,13 @@ impl Client {
     /// Returns until when a unit that does not answer is asked again, before somebody looks whether another one has taken its place.
     pub fn look_end(&self) -> Tick {
         self.env.now().after(self.options.retry * 2)
+    }
+
+    /// Puts units that all have the same in the order in which to ask them: that of this node comes first, and those to which there is no
+    /// connection come last.
+    pub fn nearest_first(&self, units: &mut [UnitId]) {
+        let is_down = |node| self.env.link(node, Class::Data) == Link::Down;
+        units.sort_by_key(|unit| (unit.0 != self.env.node(), is_down(unit.0)));
     }
 
     /// Pauses between two attempts. Returns false if the time is up.

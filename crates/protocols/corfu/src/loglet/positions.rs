@@ -71,7 +71,9 @@ impl CorfuLoglet {
             return Ok(PositionState::Junk);
         }
         let mut failure = WriteOnceError::Unavailable(Unavailability::NoQuorum);
-        for unit in end.members(place.chain) {
+        let mut units: Vec<UnitId> = end.members(place.chain).collect();
+        s.client.nearest_first(&mut units);
+        for unit in units {
             match self.look_at(&s.closed, unit, &place, s.client.round_end()).await {
                 Ok(held) if held != PositionState::Unwritten => return Ok(held),
                 Ok(_) => {}

@@ -2,13 +2,15 @@
 //! everything else from the tail. Junk is returned as pads, which readers skip.
 
 use std::ops::Range;
+use std::task::Poll;
 
 use atoll_contract::{Batch, Entry, Offset, OpId, ReadBatch, ReadError, ReadFrom, Unavailability};
 use atoll_core::testing::{hit, mutant};
+use atoll_core::{BoxFuture, Elapsed};
 
 use super::sealed::SealedAt;
 use super::{CorfuLoglet, OPEN_EPOCH};
-use crate::client::{Stop, View};
+use crate::client::{Found, Stop, View};
 use crate::message::Piece;
 use crate::mutants;
 use crate::projection::{Place, UnitId};
@@ -110,13 +112,12 @@ impl CorfuLoglet {
             None if mutant(mutants::CORFU_C6) => (&s.open, place.chain.units.clone(), u64::MAX),
             None => (&s.open, place.chain.units[all - 1..].to_vec(), u64::MAX),
         };
-        let own = s.client.env.node();
         if from == ReadFrom::LocalOnly {
-            units.retain(|unit| unit.0 == own);
+            units.retain(|unit| unit.0 == s.client.env.node());
         } else if !units.is_empty() {
             let turn = s.client.env.random() as usize % units.len();
             units.rotate_left(turn);
-            units.sort_by_key(|unit| unit.0 != own);
+            s.client.nearest_first(&mut units);
         }
         Ok(Sources { view: view.clone(), units, end: limit })
     }
@@ -137,9 +138,29 @@ impl CorfuLoglet {
         let sources = self.sources(at, &place, from, sealed).map_err(Err)?;
         let count = place.run.min(range.end.0.min(sources.end) - at);
         let mut failure = Err(NO_COPY);
-        for unit in &sources.units {
-            let addresses = place.addr..place.addr + count;
-            let found = s.client.look(&sources.view, *unit, addresses, max_bytes, s.client.round_end()).await;
+        let mut left = sources.units.iter();
+        let mut asked: Vec<(UnitId, BoxFuture<'_, Result<Found, Stop>>)> = Vec::with_capacity(1);
+        loop {
+            if let Some(unit) = left.next() {
+                let addresses = place.addr..place.addr + count;
+                let until = s.client.look_end();
+                let look = s.client.look(&sources.view, *unit, addresses, max_bytes, until);
+                asked.push((*unit, Box::pin(look)));
+            } else if asked.is_empty() {
+                return Err(failure);
+            }
+            // A unit that does not answer may be dead. The next one has the same, so readers do not wait to find out.
+            let is_last = left.len() == 0;
+            let options = &s.client.options;
+            let patience = if is_last { options.round_timeout } else { options.slow_read };
+            let (unit, found) = match s.client.env.within(patience, any_found(&mut asked)).await {
+                Ok(answer) => answer,
+                Err(Elapsed) if is_last => return Err(failure),
+                Err(Elapsed) => {
+                    hit("corfu.read.slow");
+                    continue;
+                }
+            };
             match found {
                 Ok(found) => match self.entries(at, count, &place, found) {
                     Ok(entries) => {
@@ -158,7 +179,6 @@ impl CorfuLoglet {
                 Err(_) => {}
             }
         }
-        Err(failure)
     }
 
     /// Returns the pads of a hole of a sealed Loglet.
@@ -226,6 +246,21 @@ impl CorfuLoglet {
         }
         if entries.is_empty() { Err(ReadError::BeyondTail(Offset(at))) } else { Ok(entries) }
     }
+}
+
+/// Waits for the next answer of one of these units, and removes it.
+async fn any_found(
+    asked: &mut Vec<(UnitId, BoxFuture<'_, Result<Found, Stop>>)>,
+) -> (UnitId, Result<Found, Stop>) {
+    std::future::poll_fn(|cx| {
+        for i in 0..asked.len() {
+            if let Poll::Ready(answer) = asked[i].1.as_mut().poll(cx) {
+                return Poll::Ready((asked.swap_remove(i).0, answer));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Returns an entry for a position that holds no client's record.
