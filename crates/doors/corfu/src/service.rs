@@ -92,8 +92,10 @@ impl CorfuApi {
     async fn fill(&self, name: &str, at: LogPos) -> Result<bool, Refusal> {
         convert::check_name_to_change(name)?;
         let positions = self.positions()?;
-        positions.check(name).await?;
-        match positions.at(name, at, PositionOp::Fill).await? {
+        // Both begin at once. Without operations on single positions, a fill changes nothing.
+        let (check, filled) = (positions.check(name), positions.at(name, at, PositionOp::Fill));
+        check.await?;
+        match filled.await? {
             PositionState::Junk => Ok(false),
             PositionState::Trimmed => Ok(true),
             PositionState::Data | PositionState::Unwritten => {

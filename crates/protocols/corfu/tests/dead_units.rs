@@ -1,4 +1,4 @@
-//! What clients see of a unit that does not answer.
+//! What clients see of a unit that does not answer, and how many times a fill asks the units.
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
@@ -6,8 +6,10 @@ mod cluster;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::loglet::write_once::PositionState;
 use atoll_contract::*;
 use atoll_core::*;
+use atoll_corfu::message::Take;
 use atoll_corfu::{ClientOptions, CorfuLoglet, CorfuProvider};
 use bytes::Bytes;
 use cluster::{Cluster, batch};
@@ -16,6 +18,8 @@ const LOGLET: LogletId = LogletId(77);
 /// The node of the client, and that of the sequencer. Neither is a unit.
 const CLIENT: u32 = 4;
 const SEQUENCER: u32 = 5;
+/// How long a message of the test cluster travels, at most.
+const ONE_WAY: Duration = Duration::from_micros(80);
 
 fn provider(c: &Cluster) -> CorfuProvider {
     CorfuProvider::new(c.env(CLIENT), c.directory(), ClientOptions::default())
@@ -71,5 +75,26 @@ fn readers_do_not_wait_for_a_unit_that_does_not_answer() {
             let took = slowest_read(&mut c, &log, tail.at.0);
             assert!(took <= 2 * options.slow_read, "{took:?} once it is sealed; silent: {silent}");
         }
+    }
+}
+
+#[test]
+fn a_fill_asks_each_unit_of_the_chain_once() {
+    let (mut c, config, log) = world(4, &[1, 2]);
+    append(&mut c, &log, &["a"]);
+    let (env, take) = (c.env(CLIENT), Take { log: LOGLET, config, epoch: 1, count: 3 });
+    c.on(CLIENT, async move { env.call(NodeId(SEQUENCER), take).await.unwrap() });
+    for at in 1..4 {
+        let (log, before) = (log.clone(), c.now);
+        assert_eq!(c.on(CLIENT, async move { log.fill(Offset(at)).await }), Ok(PositionState::Junk));
+        let took = c.now.since(before);
+        // The first one has to find out how far the sequencer is.
+        let round_trips = if at == 1 { 3 } else { 2 };
+        // Each unit syncs once; one of them may have to end another sync first.
+        let most = 2 * ONE_WAY * round_trips + 3 * c.sync;
+        assert!(
+            took <= most,
+            "position {at}: {took:?}, and {most:?} is enough for {round_trips} round trips"
+        );
     }
 }

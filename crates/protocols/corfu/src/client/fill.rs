@@ -1,6 +1,9 @@
 //! Fills holes and completes partial chains (corfu §3, fill; corfu-C3, corfu-C13): the head decides, and what it has is copied down the
 //! chain.
 
+use std::future::Future;
+use std::task::Poll;
+
 use bytes::Bytes;
 
 use atoll_core::Tick;
@@ -28,28 +31,47 @@ impl Client {
         Ok(())
     }
 
+    /// Like [`Client::complete`], for one position. Returns what is there now.
+    pub async fn complete_one(&self, view: &View, at: u64, until: Tick) -> Result<Option<Piece>, Stop> {
+        let place = view.projection.place(at).ok_or(Stop::Trimmed)?;
+        self.complete_run(view, &place, 1, until).await
+    }
+
+    /// Completes addresses of one chain. Returns the last piece that its head has there.
     async fn complete_run(
         &self,
         view: &View,
         place: &Place<'_>,
         count: u64,
         until: Tick,
-    ) -> Result<(), Stop> {
-        let [head, rest @ ..] = place.chain.units.as_slice() else { return Ok(()) };
+    ) -> Result<Option<Piece>, Stop> {
+        let [head, rest @ ..] = place.chain.units.as_slice() else { return Ok(None) };
         hit("corfu.fill");
-        self.junk(view, *head, place.addr, place.addr + count, until).await?;
         let end = place.addr + count;
-        let mut at = place.addr;
-        while at < end && !rest.is_empty() {
-            let found = self.look(view, *head, at..end, self.options.step_bytes, until).await?;
+        // The look follows the junk on the same connection, so its answer usually has what the head decided.
+        let (decided, seen) = both(
+            self.junk(view, *head, place.addr, end, until),
+            self.look(view, *head, place.addr..end, self.options.step_bytes, until),
+        )
+        .await;
+        decided?;
+        let is_unwritten = |(piece, _): &(Piece, _)| matches!(piece, Piece::Unwritten { .. });
+        let mut seen = seen.ok().filter(|found| !found.iter().any(is_unwritten));
+        let (mut at, mut last) = (place.addr, None);
+        while at < end {
+            let found = match seen.take() {
+                Some(found) => found,
+                None => self.look(view, *head, at..end, self.options.step_bytes, until).await?,
+            };
             for (piece, content) in found {
                 for unit in rest {
                     self.copy(view, *unit, &piece, content.as_ref(), until).await?;
                 }
                 at = at.max(piece.span().1);
+                last = Some(piece);
             }
         }
-        Ok(())
+        Ok(last)
     }
 
     /// Turns what is unwritten on one unit into junk.
@@ -149,4 +171,30 @@ impl Client {
             _ => Ok(()),
         }
     }
+}
+
+/// Runs two futures at the same time. Whenever both can continue, `first` does before `second`.
+pub(crate) async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
+    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
+    let (mut one, mut other) = (None, None);
+    std::future::poll_fn(move |cx| {
+        if one.is_none()
+            && let Poll::Ready(out) = first.as_mut().poll(cx)
+        {
+            one = Some(out);
+        }
+        if other.is_none()
+            && let Poll::Ready(out) = second.as_mut().poll(cx)
+        {
+            other = Some(out);
+        }
+        match (one.take(), other.take()) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            (left, right) => {
+                (one, other) = (left, right);
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }

@@ -22,7 +22,7 @@ use atoll_core::{Class, Env, Link, NodeId, Tick};
 use crate::message::{SealTo, ToUnit, UnitAnswer, Verdict};
 use crate::projection::{Projection, UnitId};
 
-pub(crate) use fill::Found;
+pub(crate) use fill::{Found, both};
 pub use tail::Tails;
 pub use write::Wrote;
 

@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub handle: u64,
     pub next_append: u64,
     pub in_flight_bytes: usize,
+    /// Appends may have got every position below. Only checks for single positions raise it.
+    pub reached: Offset,
     /// The end that is in the chain.
     pub installed: Option<SealedAt>,
     /// The end that a check of this handle has found. Another one may be installed.
@@ -88,7 +90,8 @@ impl CorfuLoglet {
             ..open.clone()
         };
         let (client, tails) = (Client { env, log: id, options }, Tails::default());
-        let state = State { handle, next_append: 0, in_flight_bytes: 0, installed: None, found: None };
+        let (next_append, in_flight_bytes, reached) = (0, 0, Offset::ZERO);
+        let state = State { handle, next_append, in_flight_bytes, reached, installed: None, found: None };
         CorfuLoglet(Arc::new(Shared { client, open, closed, tails, state: Mutex::new(state) }))
     }
 

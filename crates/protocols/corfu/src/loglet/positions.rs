@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::CorfuLoglet;
 use super::sealed::SealedAt;
-use crate::client::{Stop, View, refusal};
+use crate::client::{Stop, Tails, View, both, refusal};
 use crate::message::{Erase, Grant, Piece, Take, Verdict};
 use crate::mutants;
 use crate::projection::{Place, UnitId};
@@ -100,34 +100,53 @@ impl CorfuLoglet {
             let tail = Offset(end.tail);
             return Ok(Reach { complete: tail, written: tail, next: Some(tail) });
         }
-        let tails = s.client.probe(&s.open).await.map_err(error)?;
-        if !tails.covers(&s.open) {
-            return Err(WriteOnceError::Unavailable(Unavailability::NoQuorum));
-        }
+        let tails = self.probed().await?;
         let complete = if tails.is_whole(&s.open) { tails.complete_below(&s.open) } else { s.tails.tail().0 };
         let written = Offset(tails.written_above(&s.open));
+        // Asked last, so that it is above the others.
         Ok(Reach { complete: Offset(complete), written, next: self.next_position().await })
+    }
+
+    async fn probed(&self) -> Result<Tails, WriteOnceError> {
+        let s = &self.0;
+        let tails = s.client.probe(&s.open).await.map_err(error)?;
+        if tails.covers(&s.open) {
+            Ok(tails)
+        } else {
+            Err(error(Stop::Unavailable(Unavailability::NoQuorum)))
+        }
     }
 
     /// Refuses a position that no append can have got. A fill there would move the tail up to it.
     async fn below_end(&self, at: Offset) -> Result<(), WriteOnceError> {
-        if at < self.0.tails.tail() {
+        let s = &self.0;
+        let reached = super::lock(&s.state).reached;
+        if at < reached.max(s.tails.tail()) {
             return Ok(());
         }
-        let end = self.how_far().await?.end();
+        let (tails, next) = both(self.probed(), self.next_position()).await;
+        let end = Offset(tails?.written_above(&s.open)).max(next.unwrap_or_default());
+        let mut state = super::lock(&s.state);
+        state.reached = state.reached.max(end);
         if at < end { Ok(()) } else { Err(WriteOnceError::Beyond(end)) }
     }
 
+    /// Decides a position. For a hole, each unit of the chain is asked once.
     async fn decide(&self, at: Offset) -> Result<PositionState, WriteOnceError> {
-        let held = self.held(at).await?;
-        if held != PositionState::Unwritten {
-            return Ok(held);
+        let s = &self.0;
+        if self.installed().is_some() || at < s.tails.tail() {
+            // It is decided already.
+            let held = self.held(at).await?;
+            if held != PositionState::Unwritten {
+                return Ok(held);
+            }
         }
         self.below_end(at).await?;
-        let s = &self.0;
         hit("corfu.positions.fill");
-        match s.client.complete(&s.open, at.0, at.0 + 1, s.client.op_end()).await {
-            Ok(()) => self.held(at).await,
+        match s.client.complete_one(&s.open, at.0, s.client.op_end()).await {
+            Ok(Some(Piece::Junk { .. })) => Ok(PositionState::Junk),
+            // Its trim begins at the tail.
+            Ok(_) => self.held(at).await,
             Err(Stop::Trimmed) => Ok(PositionState::Trimmed),
             Err(Stop::Unavailable(why)) => Err(WriteOnceError::Unknown(why)),
             Err(stop) => Err(error(stop)),
@@ -135,7 +154,10 @@ impl CorfuLoglet {
     }
 
     async fn trim_alone(&self, at: Offset) -> Result<PositionState, WriteOnceError> {
-        let held = self.decide(at).await?;
+        let mut held = self.held(at).await?;
+        if held == PositionState::Unwritten {
+            held = self.decide(at).await?;
+        }
         if held == PositionState::Junk {
             return Ok(held);
         }
