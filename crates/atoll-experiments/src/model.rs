@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use atoll_core::{
-    Class, Env, Envelope, Incarnation, Link, Loc, Lsn, NodeCore, NodeId, Outputs, StorageId, Tick,
+    Class, Env, Envelope, Incarnation, Level, Link, Loc, Lsn, NodeCore, NodeId, Outputs, StorageId, Tick,
 };
 use atoll_native::{LogServer, LogServerOptions, Sequencer, SequencerOptions};
 use serde_json::{Value, json};
@@ -231,6 +231,8 @@ impl Model {
         let id = NodeId(self.nodes.len() as u32 + 1);
         let mut core = NodeCore::new(id, life_of(id), seed.wrapping_add(id.0.into()));
         let env = core.env();
+        // The cluster is not in the middle of an upgrade.
+        assert!(env.levels().learn(Level::CURRENT).is_ok(), "this program reads its own level");
         if serves {
             let server = LogServer::new(env.clone(), storage_of(id), LogServerOptions::default());
             core.add_role(atoll_native::roles::LOG_SERVER, Box::new(server));

@@ -146,6 +146,12 @@ pub struct Outcome {
     pub work: Work,
 }
 
+impl Outcome {
+    fn pads_per_record(&self) -> f64 {
+        self.pads as f64 / self.latencies.count().max(1) as f64
+    }
+}
+
 /// No plan is made, so nobody asks for members.
 struct Nobody;
 
@@ -305,6 +311,7 @@ fn run_shape(args: &Args, parameters: &Parameters, mode: &str, shape: &Shape) ->
     let mut line = outcome.latencies.line(&format!("StripedLoglet, {mode}"), mode, 1, &settings);
     line["stripes"] = json!(stripes);
     line["pads"] = json!(outcome.pads);
+    line["pads_per_record"] = json!((outcome.pads_per_record() * 1e3).round() / 1e3);
     line["bottleneck"] = json!(outcome.busiest[0].0);
     line["busy"] = Value::Object(busiest);
     println!("{line}");

@@ -8,6 +8,7 @@ use atoll_core::NodeId;
 use atoll_core::testing::{hit, mutant};
 
 use crate::handle_order::HandlePlace;
+use crate::message::NotBelow;
 use crate::mutants;
 use crate::remembered_ops::{Known, RememberedOps};
 
@@ -88,9 +89,12 @@ impl Deduplicator {
     }
 
     /// Finds the entries of a batch that were already appended, and assigns consecutive offsets from `next` on to the others. An operation
-    /// that occurs twice in the batch gets one offset (vlog-V22). None of the entries is below `not_below`. On an error, nothing is
-    /// recorded.
-    pub fn place(&mut self, batch: &Batch, next: Offset, not_below: Offset) -> Result<Vec<Part>, Forgotten> {
+    /// that occurs twice in the batch gets one offset (vlog-V22). None of the entries is below `claim`. On an error, nothing is recorded.
+    ///
+    /// Pads are for the offsets from `claim` on, one each: a pad whose offset is taken already, by whatever entry, is not appended
+    /// ([`atoll_contract::Loglet::append_above`]). Without a claim, nobody knows which offsets they are for, and all are appended.
+    pub fn place(&mut self, batch: &Batch, next: Offset, claim: NotBelow) -> Result<Vec<Part>, Forgotten> {
+        let not_below = claim.offset();
         // Check all operations before recording any.
         let mut forgotten = false;
         for_spans(batch, |op, n| forgotten |= self.is_forgotten(op, n, not_below));
@@ -100,7 +104,16 @@ impl Deduplicator {
         }
         let (mut runs, mut next) = (Vec::with_capacity(1), next);
         let mut unnoted = Vec::new();
+        let mut pad_for = claim.0.unwrap_or(next);
         for_spans(batch, |op, n| {
+            if op.is_pad() {
+                let wanted = pad_for;
+                pad_for = wanted.plus(n.into());
+                if wanted < next && !mutant(mutants::PADS_PILE_UP) {
+                    hit("deduplicator.pad_not_needed");
+                    return Run::push(&mut runs, wanted, n, false);
+                }
+            }
             self.look_through(op, n, not_below, |dedupe, op, known, n| {
                 let Known::At(first) = known else {
                     // Record before the next lookup, which may be for the same operation.
@@ -226,6 +239,10 @@ mod tests {
     use atoll_contract::{ClientId, Entry};
     use bytes::Bytes;
 
+    fn above(offset: u64) -> NotBelow {
+        NotBelow(Some(Offset(offset)))
+    }
+
     fn batch(ops: &[(u64, u64)]) -> Batch {
         Batch::of(ops.iter().map(|(client, seq)| Entry {
             op: OpId { client: ClientId(*client), seq: *seq },
@@ -240,10 +257,10 @@ mod tests {
             parts.into_iter().map(|p| (p.first.0, p.count, p.new.is_some())).collect()
         };
         let first = batch(&[(1, 1), (1, 2), (2, 1), (1, 3)]);
-        assert_eq!(all(deduplicator.place(&first, Offset(10), Offset(0)).unwrap()), [(10, 4, true)]);
+        assert_eq!(all(deduplicator.place(&first, Offset(10), above(0)).unwrap()), [(10, 4, true)]);
         let second = batch(&[(2, 2), (1, 2), (2, 1), (1, 4), (1, 5)]);
         assert_eq!(
-            all(deduplicator.place(&second, Offset(14), Offset(0)).unwrap()),
+            all(deduplicator.place(&second, Offset(14), above(0)).unwrap()),
             [(14, 1, true), (11, 2, false), (15, 2, true)]
         );
     }
@@ -252,22 +269,42 @@ mod tests {
     fn an_operation_twice_in_one_batch_gets_one_place() {
         let mut deduplicator = Deduplicator::new(100, Offset::ZERO);
         let twice = batch(&[(1, 1), (1, 2), (2, 9), (1, 1), (1, 2), (1, 3), (2, 9)]);
-        let parts = deduplicator.place(&twice, Offset(10), Offset(0)).unwrap();
+        let parts = deduplicator.place(&twice, Offset(10), above(0)).unwrap();
         let all: Vec<_> =
             parts.iter().map(|p| (p.first.0, p.count, p.new.as_ref().map(Batch::len))).collect();
         assert_eq!(all, [(10, 3, Some(3)), (10, 2, None), (13, 1, Some(1)), (12, 1, None)]);
         let nameless = batch(&[(0, 1), (0, 1)]);
-        let parts = deduplicator.place(&nameless, Offset(14), Offset(0)).unwrap();
+        let parts = deduplicator.place(&nameless, Offset(14), above(0)).unwrap();
         assert_eq!(parts.iter().map(|p| p.count).sum::<u32>(), 2, "records of client 0 are not told apart");
         assert!(parts.iter().all(|p| p.new.is_some()));
+    }
+
+    #[test]
+    fn a_pad_fills_its_offset_and_no_other() {
+        let mut deduplicator = Deduplicator::new(100, Offset::ZERO);
+        let mut fill = |next, from, count| -> Vec<(u64, u32, bool)> {
+            let parts = deduplicator.place(&Batch::pads(count), Offset(next), above(from)).unwrap();
+            parts.into_iter().map(|p| (p.first.0, p.count, p.new.is_some())).collect()
+        };
+        assert_eq!(fill(4, 4, 3), [(4, 3, true)]);
+        assert_eq!(fill(7, 4, 3), [(4, 3, false)], "all of them were filled by another handle");
+        assert_eq!(fill(6, 4, 3), [(4, 2, false), (6, 1, true)], "some are taken, by pads or by records");
+        assert_eq!(fill(9, 4, 3), [(4, 3, false)], "more is filled than is wanted");
+        assert_eq!(fill(2, 4, 1), [(2, 1, true)], "offsets have no gaps");
+        let parts = deduplicator.place(&Batch::pads(2), Offset(9), NotBelow(None)).unwrap();
+        assert_eq!(
+            (parts[0].first, parts[0].count, parts[0].new.is_some()),
+            (Offset(9), 2, true),
+            "no claim"
+        );
     }
 
     #[test]
     fn nothing_of_a_batch_is_noted_if_something_has_to_be_looked_for() {
         let mut deduplicator = Deduplicator::new(100, Offset(5));
         let mixed = batch(&[(1, 1), (2, 1)]);
-        assert_eq!(deduplicator.place(&mixed, Offset(10), Offset(4)), Err(Forgotten));
-        let parts = deduplicator.place(&mixed, Offset(20), Offset(5)).unwrap();
+        assert_eq!(deduplicator.place(&mixed, Offset(10), above(4)), Err(Forgotten));
+        let parts = deduplicator.place(&mixed, Offset(20), above(5)).unwrap();
         assert_eq!((parts.len(), parts[0].first, parts[0].count), (1, Offset(20), 2));
     }
 

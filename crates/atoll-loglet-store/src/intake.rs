@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_contract::Offset;
 use atoll_core::{Budget, Caller, Load, NodeId, Tick};
 
 use crate::handle_order::HandlePlace;
+use crate::message::NotBelow;
 
 /// Approximate memory that an append takes besides its batch, in bytes. It bounds the number of small appends.
 const APPEND_BYTES: usize = 256;
@@ -23,7 +23,7 @@ pub struct Arrived {
     /// The place in the order of its handle.
     pub place: HandlePlace,
     /// None of its entries is below this offset.
-    pub not_below: Offset,
+    pub not_below: NotBelow,
     /// The entries.
     pub batch: Bytes,
     /// When it arrived.
@@ -107,7 +107,7 @@ mod tests {
         Arrived {
             caller: Caller { node: NodeId(1), request: Some(number), class: Class::Data },
             place: HandlePlace { handle: 7, epoch: 0, number },
-            not_below: Offset::ZERO,
+            not_below: NotBelow(None),
             batch: Bytes::from(vec![0; bytes]),
             at: Tick(number),
         }

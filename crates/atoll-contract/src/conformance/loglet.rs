@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::{BoxFuture, Env, NodeId};
+use atoll_core::{BoxFuture, Env, Level, NodeId};
 
 use super::driver::Driver;
 pub use super::random::random;
@@ -49,6 +49,7 @@ pub fn all(h: &mut dyn LogletHarness, seeds: std::ops::Range<u64>) {
     appends_are_read_back(h);
     one_handle_keeps_its_order(h);
     retries_are_not_doubled(h);
+    pads_fill_each_offset_once(h);
     a_seal_is_for_ever(h);
     an_empty_loglet_seals_at_zero(h);
     waiting_ends(h);
@@ -223,6 +224,28 @@ pub fn retries_are_not_doubled(h: &mut dyn LogletHarness) {
         read_records(&env, &lb, Offset::ZERO, tail).await
     });
     assert_eq!(all, Ok((1..5).map(|seq| entry(3, seq)).collect()), "no second copy");
+}
+
+/// Checks that pads fill the offsets that they are for, and those once, whoever asks, if the Loglet promises that.
+pub fn pads_fill_each_offset_once(h: &mut dyn LogletHarness) {
+    let (a, b) = pair(h);
+    let log = h.fresh();
+    let (la, lb) = (h.open(log, a), h.open(log, b));
+    if !la.fills_once() {
+        return;
+    }
+    for node in [a, b] {
+        assert!(h.driver().env(node).levels().learn(Level::CURRENT).is_ok(), "it is our own level");
+    }
+    let (env, writer) = (h.driver().env(a), la.clone());
+    on(h, a, async move { append(&writer, batch(1, 1, 2)).await }).map_err(|e| panic!("{e}")).ok();
+    for (node, l) in [(a, la.clone()), (b, lb)] {
+        let placed = on(h, node, async move { l.append_above(Batch::pads(3), Offset(1)).await });
+        let placed = placed.map(|placed| placed.map(|p| p.offsets().collect::<Vec<_>>()));
+        assert_eq!(placed, Ok(Ok(vec![Offset(1), Offset(2), Offset(3)])), "one is taken by a record");
+    }
+    let tail = on(h, a, async move { patiently(&env, || la.check_tail()).await });
+    assert_eq!(tail, Ok(Tail { at: Offset(4), sealed: None }), "and no other offset is filled");
 }
 
 /// Checks vlog-L2 and vlog-L3: a seal is idempotent and permanent, appends after it fail, and its tail is above what was acknowledged.

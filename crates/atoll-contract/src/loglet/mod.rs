@@ -138,6 +138,10 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: it either knew a tail of at least
     /// that offset before the first attempt, or has searched for the entries up to there. A Loglet that has forgotten operations at or
     /// above that offset answers [`AppendError::Forgotten`]. The caller must then search further, up to a tail that it checks afterwards.
+    ///
+    /// A batch of pads ([`Batch::pads`]) asks that as many offsets from `not_below` on be filled, if [`Loglet::fills_once`] returns true. A
+    /// pad whose offset is taken already, by whatever entry, is not appended; its placement is that offset. So callers that want the same
+    /// offsets filled fill them once, and a retry fills nothing twice. If the Loglet ends below `not_below`, the pads are appended there.
     fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
         let _ = not_below;
         self.append(batch)
@@ -145,6 +149,12 @@ pub trait Loglet: Send + Sync + fmt::Debug {
 
     /// Returns whether appends in flight, and the entries of one batch, land in the order of the calls (vlog-L8).
     fn keeps_order(&self) -> bool;
+
+    /// Returns whether pads fill the offsets that they are for, and those once ([`Loglet::append_above`]). Otherwise, all pads are appended
+    /// at the end.
+    fn fills_once(&self) -> bool {
+        false
+    }
 
     /// Returns a tail above every append acknowledged before the call. An open tail is never above a sealed one (vlog-L3, vlog-L4).
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>>;

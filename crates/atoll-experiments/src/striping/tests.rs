@@ -90,6 +90,39 @@ fn a_saturated_processor_gives_its_rate_and_two_stripes_give_twice_that() {
 }
 
 #[test]
+fn clients_that_share_stripes_append_more_records_than_pads() {
+    // The times are those of a real machine: they decide how many answers come at once.
+    let parameters = Parameters {
+        step_ns: 300,
+        read_ns: 3 * MICRO,
+        write_ns: 3 * MICRO,
+        latency_ns: 17 * MICRO,
+        sync_ns: 75 * MICRO,
+        ..FREE
+    };
+    let run = |stripes, depth, clients| {
+        let load = Load { warm_up_ms: 5, measured_ms: 20, ..load(clients, depth) };
+        let outcome = load.run(&parameters, &Shape::sharded(stripes));
+        assert_eq!(outcome.latencies.errors, 0);
+        outcome
+    };
+    let one = run(1, 4, 20).latencies.count();
+    for stripes in [4, 8] {
+        // As many appends under way for each stripe as there are for the single one.
+        let all = run(stripes, 4 * stripes, 20);
+        let (pads, gain) = (all.pads_per_record(), all.latencies.count() as f64 / one as f64);
+        assert!(pads < 0.1, "{pads} pads for each record at {stripes} stripes");
+        assert!(gain > 0.8 * f64::from(stripes), "{gain} times one stripe at {stripes}");
+        // One append at a time leaves most stripes idle. They are filled as far as the one that is ahead, and no further.
+        let alone = run(stripes, 1, 20).pads_per_record();
+        assert!(
+            alone < f64::from(stripes),
+            "{alone} pads for each record of lone appends at {stripes} stripes"
+        );
+    }
+}
+
+#[test]
 fn one_machine_has_no_more_than_its_processors() {
     let parameters = Parameters { step_ns: 10 * MICRO, latency_ns: 20 * MICRO, ..FREE };
     let apart = load(4, 16).run(&parameters, &Shape::sharded(2));

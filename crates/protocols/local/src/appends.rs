@@ -127,8 +127,7 @@ impl LocalStore {
             hit("local.copy");
             return Ok(None);
         }
-        let append =
-            Arrived { caller: from, place: m.place, not_below: m.not_below.offset(), batch: m.batch, at };
+        let append = Arrived { caller: from, place: m.place, not_below: m.not_below, batch: m.batch, at };
         // What arrives later waits too, so that nothing overtakes an append of the same handle (vlog-L8).
         if kept.protocol.first_held().is_none() {
             self.check_order(loglet, from.node, m.place)?;

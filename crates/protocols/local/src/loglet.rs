@@ -264,6 +264,10 @@ impl Loglet for LocalLoglet {
         true
     }
 
+    fn fills_once(&self) -> bool {
+        true
+    }
+
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
         Box::pin(self.check())
     }

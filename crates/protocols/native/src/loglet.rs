@@ -295,6 +295,10 @@ impl Loglet for NativeLoglet {
         true
     }
 
+    fn fills_once(&self) -> bool {
+        true
+    }
+
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
         let round = self.start_check();
         Box::pin(

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use atoll_contract::{AppendError, Batch, BatchBuilder, Offset, Placement, Unavailability};
-use atoll_core::Ticket;
 use atoll_core::testing::{hit, mutant};
+use atoll_core::{Abandoned, Elapsed, Ticket};
 
 use crate::invariants::may_acknowledge;
 use crate::layout::Layout;
 use crate::loglet::StripedLoglet;
 use crate::mutants;
-use crate::pads::start_padding;
-use crate::stripes::Stripes;
+use crate::stripes::{Freed, Stripes};
 
 type AppendResult = Result<Placement, AppendError>;
 
@@ -102,33 +101,24 @@ async fn finish(stripes: Arc<Stripes>, mut dealt: Dealt) -> AppendResult {
     Ok(placed)
 }
 
-/// Waits until every position below `end` is filled, and pads the stripes that lag behind with nothing on its way to them.
+/// Waits until every position below `end` is filled. Meanwhile, the stripes that lag behind with nothing on its way to them are padded.
 async fn until_filled(stripes: &Arc<Stripes>, end: Offset) -> Result<(), AppendError> {
-    if stripes.known_tail() >= end {
-        return Ok(());
-    }
+    let Some(mut blocked) = stripes.block(end) else { return Ok(()) };
     hit("striped.append.blocked");
-    let until = stripes.env.now().after(stripes.options.append_timeout);
-    let number = stripes.block(end);
-    let outcome = loop {
-        let seen = stripes.changed.count();
-        if stripes.known_tail() >= end {
-            break Ok(());
-        }
-        if stripes.is_sealed() {
+    match stripes.env.within(stripes.options.append_timeout, &mut blocked.freed).await {
+        Ok(Ok(Freed::Filled)) => Ok(()),
+        Ok(Ok(Freed::Sealed)) => {
             // The stripe that is sealed will not be filled. Its records may still be below the sealed tail (vlog-V2).
             hit("striped.append.sealed_while_blocked");
-            break Err(AppendError::Sealed);
+            Err(AppendError::Sealed)
         }
-        start_padding(stripes);
-        let left = until.since(stripes.env.now());
-        if stripes.env.within(left, stripes.changed.after(seen)).await.is_err() {
+        Ok(Err(Abandoned)) => Err(AppendError::Unknown(Unavailability::Stopping)),
+        Err(Elapsed) => {
             hit("striped.append.still_blocked");
-            break Err(AppendError::Unknown(Unavailability::NoSequencer));
+            stripes.give_up(&blocked);
+            Err(AppendError::Unknown(Unavailability::NoSequencer))
         }
-    };
-    stripes.unblock(number);
-    outcome
+    }
 }
 
 /// Returns what the answers of the stripes amount to. All must have answered.

@@ -8,6 +8,7 @@
 //! | striped-I4 a sealed tail is only reported once all stripes are sealed | `check_tail.rs` |
 //! | striped-I5 one record, one stripe | `layout.rs`: the stripe follows from the record's name |
 //! | striped-I6 an append behind an idle stripe ends | `pads.rs`; the scenario `striped-idle` checks it |
+//! | striped-I7 a pad is below a record that was there before | `pads.rs` asks for the offsets below a blocked append, and the stripe fills each once (`Loglet::append_above`) |
 
 use atoll_contract::Offset;
 use atoll_core::invariant;

@@ -35,7 +35,8 @@
 //! | an idle stripe is not padded (mutant) | every append behind it waits forever | `pads.rs` |
 //! | the answer to a pad is lost, and nobody else appends | the same | `pads.rs`: it checks the stripe's tail and pads again |
 //! | an idle stripe was sealed while the others are open | the same: its pads are refused | `append.rs`: the append is answered Sealed |
-//! | pads for a stripe to which appends are on their way | every append brings pads for all stripes | `pads.rs` waits for them |
+//! | pads for a stripe to which appends are on their way | every append brings pads for all stripes | `stripes.rs` waits for them |
+//! | several clients pad the same stripe, each by all that it lacks (mutant in `atoll-loglet-store`) | the stripe is far ahead, the others lag behind, and are padded in turn: more pads than records | a pad names its offset, and the stripe fills each offset once (`Loglet::append_above`) |
 //! | the longest stripe taken for the sealed tail | readers get entries that were never acknowledged | `check_tail.rs` |
 //! | a sealed tail of one stripe taken for a filled one | an append above the installed stop is acknowledged | `stripes.rs` |
 

@@ -2,6 +2,7 @@
 //! holds no record, so readers skip it.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use atoll_contract::{AppendError, Batch, LogletError};
 use atoll_core::testing::{hit, mutant};
@@ -11,38 +12,44 @@ use crate::stripes::Stripes;
 
 /// The most pads in one append.
 const MAX_PADS: u64 = 1024;
-/// A stripe that seems to lack more than this is asked for its tail first. This handle may just not know how far others have filled it, and
-/// pads that nobody needs would leave the other stripes behind.
-const CHECK_ABOVE: u64 = 8;
+/// A stripe that seems to lack more than this is asked for the last ones first, or for its tail. Others may have filled it, without the
+/// knowledge of this handle; the answer then says so. Otherwise it says how many are missing.
+const FIRST_PADS: u64 = 8;
 
-/// Starts to pad each stripe that a blocked append waits for, unless something is on its way to it already.
-pub(crate) fn start_padding(stripes: &Arc<Stripes>) {
+/// Starts to pad these stripes, which count as being padded.
+pub(crate) fn start_padding(stripes: &Arc<Stripes>, idle: Vec<usize>) {
     if mutant(mutants::STRIPED_NO_PADS) {
         return;
     }
-    for stripe in stripes.take_idle() {
+    for stripe in idle {
         stripes.env.spawn("striped.pad", Box::pin(pad(stripes.clone(), stripe)));
     }
 }
 
 /// Pads a stripe until no blocked append waits for it.
 async fn pad(stripes: Arc<Stripes>, stripe: usize) {
-    let mut is_checked = false;
+    let mut is_known = false;
     loop {
-        let lacks = stripes.still_lacks(stripe);
+        // Whoever has just got an answer may append again in this turn, perhaps to this stripe.
+        after_others().await;
+        let (filled, lacks) = stripes.still_lacks(stripe);
         if lacks == 0 {
             return;
         }
-        if lacks > CHECK_ABOVE && !is_checked {
-            hit("striped.pads.check");
-            is_checked = true;
-            check(&stripes, stripe).await;
-            continue;
+        let (mut from, mut count) = (filled, lacks.min(MAX_PADS));
+        is_known = !is_known && lacks > FIRST_PADS;
+        if is_known {
+            hit("striped.pads.ask");
+            if !stripes.parts[stripe].fills_once() {
+                check(&stripes, stripe).await;
+                continue;
+            }
+            (from, count) = (filled.plus(lacks - FIRST_PADS), FIRST_PADS);
         }
-        is_checked = false;
         hit("striped.pads");
-        let pads = Batch::pads(lacks.min(MAX_PADS) as usize);
-        match stripes.parts[stripe].append(pads).await {
+        let pads = Batch::pads(count as usize);
+        // Other handles may ask for the same. The stripe fills each offset once (striped-I7).
+        match stripes.parts[stripe].append_above(pads, from).await {
             Ok(Ok(placed)) => {
                 let end = placed.offsets().max().map(|last| last.plus(1));
                 stripes.learn(stripe, end.unwrap_or_default());
@@ -61,7 +68,7 @@ async fn pad(stripes: Arc<Stripes>, stripe: usize) {
 }
 
 /// Learns the tail of a stripe.
-async fn check(stripes: &Stripes, stripe: usize) {
+async fn check(stripes: &Arc<Stripes>, stripe: usize) {
     match stripes.parts[stripe].check_tail().await {
         Ok(tail) => stripes.learn_tail(stripe, &tail),
         Err(LogletError::Gone) => stripes.found_sealed(),
@@ -71,4 +78,17 @@ async fn check(stripes: &Stripes, stripe: usize) {
 
 async fn pause(stripes: &Stripes) {
     stripes.env.sleep(stripes.env.jitter(stripes.options.retry)).await;
+}
+
+/// Lets the procedures that are ready continue first.
+async fn after_others() {
+    let mut is_later = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut is_later, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

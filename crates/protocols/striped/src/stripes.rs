@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use atoll_contract::{Loglet, LogletError, Offset, Tail};
 use atoll_core::sync::lock;
-use atoll_core::{Env, Notify, Ticket};
+use atoll_core::{Completer, Env, Ticket, ticket};
 
 use crate::layout::Layout;
 use crate::loglet::StripedOptions;
+use crate::pads::start_padding;
 
 /// One stripe, as this handle sees it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,9 +27,25 @@ struct State {
     stripes: Vec<Progress>,
     /// Whether some stripe is known to be sealed or deleted. The Loglet takes no more appends then.
     sealed: bool,
-    /// The ends of the appends that are blocked, by the number of the append.
-    blocked: BTreeMap<u64, Offset>,
+    /// The appends that are blocked, by their ends and numbers.
+    blocked: BTreeMap<(Offset, u64), Completer<Freed>>,
     next_blocked: u64,
+}
+
+/// Why an append is not blocked any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// Everything below its end is filled.
+    Filled,
+    /// A stripe is sealed, and will not be filled.
+    Sealed,
+}
+
+/// A blocked append.
+pub(crate) struct Blocked {
+    name: (Offset, u64),
+    /// Complete once the append is not blocked any more.
+    pub freed: Ticket<Freed>,
 }
 
 /// The stripes of one handle.
@@ -37,8 +54,6 @@ pub(crate) struct Stripes {
     pub layout: Layout,
     pub parts: Vec<Arc<dyn Loglet>>,
     pub options: Arc<StripedOptions>,
-    /// Notified when more is filled, when nothing is on its way to a stripe any more, and when a stripe is found sealed.
-    pub changed: Notify,
     state: Mutex<State>,
 }
 
@@ -47,7 +62,7 @@ impl Stripes {
         let stripes = vec![Progress::default(); parts.len()];
         let state = State { stripes, sealed: false, blocked: BTreeMap::new(), next_blocked: 0 };
         let layout = Layout::new(parts.len());
-        Stripes { env, layout, parts, options, changed: Notify::default(), state: Mutex::new(state) }
+        Stripes { env, layout, parts, options, state: Mutex::new(state) }
     }
 
     /// Returns the state, with what the stripes' handles have learned in the meantime.
@@ -66,7 +81,7 @@ impl Stripes {
 
     /// Returns the first offset that is not known to be filled: a tail that is below every sealed one.
     pub fn known_tail(&self) -> Offset {
-        self.layout.first_unfilled(self.filled())
+        self.known_tail_of(&self.state())
     }
 
     /// Notes that an append is on its way to a stripe.
@@ -75,28 +90,24 @@ impl Stripes {
     }
 
     /// Notes that an append to a stripe was answered. `filled`: the end of what the stripe has acknowledged.
-    pub fn answered(&self, stripe: usize, filled: Option<Offset>) {
-        {
-            let mut state = lock(&self.state);
-            let stripe = &mut state.stripes[stripe];
-            stripe.in_flight = stripe.in_flight.saturating_sub(1);
-            stripe.filled = stripe.filled.max(filled.unwrap_or_default());
-        }
-        self.changed.notify();
+    pub fn answered(self: &Arc<Self>, stripe: usize, filled: Option<Offset>) {
+        let mut state = self.state();
+        let progress = &mut state.stripes[stripe];
+        progress.in_flight = progress.in_flight.saturating_sub(1);
+        progress.filled = progress.filled.max(filled.unwrap_or_default());
+        self.go_on(state);
     }
 
     /// Notes an acknowledgement or an open tail of a stripe.
-    pub fn learn(&self, stripe: usize, filled: Offset) {
-        {
-            let mut state = lock(&self.state);
-            let stripe = &mut state.stripes[stripe];
-            stripe.filled = stripe.filled.max(filled);
-        }
-        self.changed.notify();
+    pub fn learn(self: &Arc<Self>, stripe: usize, filled: Offset) {
+        let mut state = self.state();
+        let progress = &mut state.stripes[stripe];
+        progress.filled = progress.filled.max(filled);
+        self.go_on(state);
     }
 
     /// Notes the tail of a stripe. A sealed tail fills nothing: an append below it may be above another sealed tail (striped-I2).
-    pub fn learn_tail(&self, stripe: usize, tail: &Tail) {
+    pub fn learn_tail(self: &Arc<Self>, stripe: usize, tail: &Tail) {
         match tail.sealed {
             None => self.learn(stripe, tail.at),
             Some(_) => self.found_sealed(),
@@ -104,9 +115,10 @@ impl Stripes {
     }
 
     /// Notes that a stripe is sealed or deleted.
-    pub fn found_sealed(&self) {
-        lock(&self.state).sealed = true;
-        self.changed.notify();
+    pub fn found_sealed(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.sealed = true;
+        self.go_on(state);
     }
 
     /// Returns whether some stripe is known to be sealed or deleted.
@@ -114,46 +126,71 @@ impl Stripes {
         lock(&self.state).sealed
     }
 
-    /// Notes that an append up to `end` is blocked. Returns its number.
-    pub fn block(&self, end: Offset) -> u64 {
-        let mut state = lock(&self.state);
-        let number = state.next_blocked;
-        state.next_blocked += 1;
-        state.blocked.insert(number, end);
-        number
-    }
-
-    /// Notes that an append is not blocked any more.
-    pub fn unblock(&self, number: u64) {
-        lock(&self.state).blocked.remove(&number);
-    }
-
-    /// Returns the stripes that lag behind a blocked append, although nothing is on its way to them and nobody pads them. They now count as
-    /// being padded.
-    pub fn take_idle(&self) -> Vec<usize> {
+    /// Notes that an append up to `end` waits until everything below is filled. None if it is already.
+    pub fn block(self: &Arc<Self>, end: Offset) -> Option<Blocked> {
         let mut state = self.state();
-        let idle: Vec<usize> =
-            (0..self.parts.len()).filter(|stripe| self.lacks(&state, *stripe) > 0).collect();
-        let idle: Vec<usize> = idle.into_iter().filter(|stripe| !state.stripes[*stripe].padding).collect();
+        if self.known_tail_of(&state) >= end {
+            return None;
+        }
+        let (done, freed) = ticket();
+        let name = (end, state.next_blocked);
+        state.next_blocked += 1;
+        state.blocked.insert(name, done);
+        self.go_on(state);
+        Some(Blocked { name, freed })
+    }
+
+    /// Notes that a blocked append has given up.
+    pub fn give_up(&self, blocked: &Blocked) {
+        lock(&self.state).blocked.remove(&blocked.name);
+    }
+
+    /// Continues the appends that are not blocked any more, and pads the stripes that the others wait for.
+    fn go_on(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let tail = self.known_tail_of(&state);
+        let blocked = state.blocked.split_off(&(tail.plus(1), 0));
+        let filled = std::mem::replace(&mut state.blocked, blocked);
+        let sealed = if state.sealed { std::mem::take(&mut state.blocked) } else { BTreeMap::new() };
+        let idle = self.take_idle(&mut state);
+        drop(state);
+        filled.into_values().for_each(|append| append.complete(Freed::Filled));
+        sealed.into_values().for_each(|append| append.complete(Freed::Sealed));
+        start_padding(self, idle);
+    }
+
+    fn known_tail_of(&self, state: &State) -> Offset {
+        self.layout.first_unfilled(state.stripes.iter().map(|s| s.filled))
+    }
+
+    /// Returns the stripes that blocked appends wait for, although nothing is on its way to them and nobody pads them. They now count as
+    /// being padded.
+    fn take_idle(&self, state: &mut State) -> Vec<usize> {
+        let seen = &*state;
+        let is_idle = |stripe: &usize| !seen.stripes[*stripe].padding && self.lacks(seen, *stripe) > 0;
+        let idle: Vec<usize> = (0..self.parts.len()).filter(is_idle).collect();
         for stripe in &idle {
             state.stripes[*stripe].padding = true;
         }
         idle
     }
 
-    /// Returns how many pads a stripe lacks that this handle pads. If it lacks none, it does not count as being padded any more.
-    pub fn still_lacks(&self, stripe: usize) -> u64 {
+    /// Returns from where on and how many pads a stripe lacks that this handle pads. If it lacks none, it does not count as being padded
+    /// any more.
+    pub fn still_lacks(&self, stripe: usize) -> (Offset, u64) {
         let mut state = self.state();
         let lacks = if state.sealed { 0 } else { self.lacks(&state, stripe) };
-        state.stripes[stripe].padding = lacks > 0;
-        lacks
+        let progress = &mut state.stripes[stripe];
+        progress.padding = lacks > 0;
+        (progress.filled, lacks)
     }
 
     /// Returns how many offsets of a stripe are unfilled below the blocked appends. 0 if appends are on their way to it, which may
     /// fill them.
     fn lacks(&self, state: &State, stripe: usize) -> u64 {
         let progress = &state.stripes[stripe];
-        let Some(end) = state.blocked.values().max().filter(|_| progress.in_flight == 0) else { return 0 };
+        let Some(((end, _), _)) = state.blocked.last_key_value().filter(|_| progress.in_flight == 0) else {
+            return 0;
+        };
         self.layout.below(stripe, *end).since(progress.filled)
     }
 }

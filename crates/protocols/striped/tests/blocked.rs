@@ -36,6 +36,8 @@ struct State {
     appends: usize,
 }
 
+type Appended = Result<Placement, AppendError>;
+
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("an answer")
@@ -67,6 +69,30 @@ impl Stripe {
         self.0.lock().unwrap().appends
     }
 
+    /// Appends entries, those that are pads only at the offsets from `pads_from` on that are not taken.
+    fn take(&self, batch: &Batch, pads_from: Offset) -> Ticket<Appended> {
+        let mut state = self.0.lock().unwrap();
+        state.appends += 1;
+        if state.sealed {
+            return Ticket::ready(Err(AppendError::Sealed));
+        }
+        let answer = state.answers.pop_front().unwrap_or(Answer::Stored);
+        let mut runs = Vec::new();
+        for (wanted, entry) in (pads_from.0..).zip(batch.entries()) {
+            let next = state.entries.len() as u64;
+            let is_taken = entry.is_pad() && wanted < next;
+            runs.push((Offset(if is_taken { wanted } else { next }), 1));
+            if !is_taken && matches!(answer, Answer::Stored | Answer::StoredInSilence) {
+                state.entries.push(entry);
+            }
+        }
+        Ticket::ready(match answer {
+            Answer::Stored => Ok(Placement { runs }),
+            Answer::Busy => Err(AppendError::NotAppended(Unavailability::Busy)),
+            _ => Err(AppendError::Unknown(Unavailability::NoSequencer)),
+        })
+    }
+
     fn tail(&self) -> Tail {
         let state = self.0.lock().unwrap();
         let sealed = state.sealed.then(SealedConfig::new);
@@ -75,25 +101,19 @@ impl Stripe {
 }
 
 impl Loglet for Stripe {
-    fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
-        let mut state = self.0.lock().unwrap();
-        state.appends += 1;
-        if state.sealed {
-            return Ticket::ready(Err(AppendError::Sealed));
-        }
-        let answer = state.answers.pop_front().unwrap_or(Answer::Stored);
-        let first = Offset(state.entries.len() as u64);
-        if matches!(answer, Answer::Stored | Answer::StoredInSilence) {
-            state.entries.extend(batch.entries());
-        }
-        Ticket::ready(match answer {
-            Answer::Stored => Ok(Placement::contiguous(first, batch.len() as u32)),
-            Answer::Busy => Err(AppendError::NotAppended(Unavailability::Busy)),
-            _ => Err(AppendError::Unknown(Unavailability::NoSequencer)),
-        })
+    fn append(&self, batch: Batch) -> Ticket<Appended> {
+        self.take(&batch, Offset::ZERO)
+    }
+
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Appended> {
+        self.take(&batch, not_below)
     }
 
     fn keeps_order(&self) -> bool {
+        true
+    }
+
+    fn fills_once(&self) -> bool {
         true
     }
 
@@ -202,6 +222,23 @@ fn a_blocked_append_pads_at_once_and_is_acknowledged_after_that() {
     assert_eq!(bench.driver.now(), before, "no timer");
     assert_eq!(bench.stripes.iter().map(Stripe::pads).collect::<Vec<_>>(), [1, 1, 0]);
     assert_eq!(bench.tail(), Tail { at: Offset(3), sealed: None });
+}
+
+#[test]
+fn handles_that_know_nothing_of_each_other_fill_each_offset_once() {
+    let mut bench = Bench::new(3);
+    let parts = || bench.stripes.iter().map(|s| Arc::new(s.clone()) as Arc<dyn Loglet>).collect();
+    let env = bench.driver.env(NODE);
+    let handles: Vec<StripedLoglet> = (0..20)
+        .map(|_| StripedLoglet::new(env.clone(), parts(), Arc::new(StripedOptions::default())))
+        .collect();
+    for (client, handle) in (1..).zip(handles) {
+        bench.loglet = Arc::new(handle);
+        let record = bench.record_of(2, client);
+        assert_eq!(bench.append(vec![record]), Ok(vec![Offset(3 * client - 1)]));
+    }
+    assert_eq!(bench.stripes.iter().map(Stripe::pads).collect::<Vec<_>>(), [20, 20, 0]);
+    assert_eq!(bench.stripes[0].appends(), 20, "one request of each");
 }
 
 #[test]

@@ -203,6 +203,10 @@ impl Loglet for TrioLoglet {
         true
     }
 
+    fn fills_once(&self) -> bool {
+        true
+    }
+
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
         Box::pin(self.check())
     }

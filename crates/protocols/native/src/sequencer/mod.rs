@@ -156,7 +156,7 @@ impl Sequencer {
         if ordering.state != SequencingState::Open {
             return Err(Ordered::Sealed {});
         }
-        let (place, not_below, batch) = (m.place, m.not_below.offset(), m.batch);
+        let (place, not_below, batch) = (m.place, m.not_below, m.batch);
         if ordering.deduplicator.may_be_taken(from.node, place) || ordering.intake.holds(from.node, place) {
             hit("native.sequencer.copy");
             return Ok(());

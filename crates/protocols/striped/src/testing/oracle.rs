@@ -7,6 +7,7 @@
 //! | striped-I1 | when an append is acknowledged, every earlier position is on some disk, and the record is at its position |
 //! | striped-I3, vlog-VL6 | acknowledged positions are below every sealed tail that is returned and every stop that is installed |
 //! | vlog-L4 | everything below a tail is on some disk; no open tail is above a sealed one |
+//! | striped-I7 | a pad is below a record that some stripe had before: nobody waits for what is above |
 //! | native-N1 | a position never has two values, on any disk |
 
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ struct Stripe {
     contents: BTreeMap<u64, Content>,
     /// Everything below is on some disk.
     filled: u64,
+    /// The end of the records, without pads, that are on some disk.
+    records_end: u64,
 }
 
 /// One striped Loglet.
@@ -71,6 +74,24 @@ impl Ghost {
         (0..self.count).map(|stripe| filled(stripe) * self.count + stripe).min().unwrap_or(0)
     }
 
+    /// Checks that a new pad is below some record: a blocked append. Only a chain tells how many stripes there are, and so which positions
+    /// they have.
+    fn is_needed(&self, loglet: LogletId, stripe: u64, at: u64, entry: &Entry, verdict: &mut Violations) {
+        let is_known = self.stripes.get(&stripe).is_some_and(|s| s.contents.contains_key(&at));
+        if self.count == 0 || !entry.is_pad() || is_known {
+            return;
+        }
+        let last = |(number, stripe): (&u64, &Stripe)| {
+            stripe.records_end.checked_sub(1).map(|last| last * self.count + number)
+        };
+        let (position, record) = (at * self.count + stripe, self.stripes.iter().filter_map(last).max());
+        if record.is_none_or(|record| record < position) {
+            verdict.fail(format!(
+                "striped-I7 pads pile up: stripe {loglet}: a pad at position {position}, and the last record is at {record:?}"
+            ));
+        }
+    }
+
     fn at(&self, position: u64) -> Option<Content> {
         let stripe = self.stripes.get(&(position % self.count))?;
         stripe.contents.get(&(position / self.count)).copied()
@@ -84,8 +105,9 @@ impl Oracle for StripedOracle {
             let Some(number) = loglet.number().checked_sub(1) else { continue };
             let Ok(batch) = Batch::parse(record.payload.clone()) else { continue };
             let ghost = self.loglets.entry(loglet.whole()).or_default();
-            let stripe = ghost.stripes.entry(number.into()).or_default();
             for (at, entry) in (first.0..).zip(batch.entries()) {
+                ghost.is_needed(loglet, u64::from(number), at, &entry, verdict);
+                let stripe = ghost.stripes.entry(number.into()).or_default();
                 match stripe.holds(loglet, at, &entry) {
                     Some(words) if ghost.count > 0 => verdict.fail(words),
                     Some(words) => ghost.suspected = ghost.suspected.take().or(Some(words)),
@@ -190,6 +212,9 @@ impl Stripe {
     /// Notes an entry that is on some disk. Returns what is wrong with it, if there was another one.
     fn holds(&mut self, loglet: LogletId, at: u64, entry: &Entry) -> Option<String> {
         let content = Content { op: entry.op, digest: digest(&entry.payload) };
+        if !entry.is_pad() {
+            self.records_end = self.records_end.max(at + 1);
+        }
         let before = self.contents.insert(at, content).filter(|before| *before != content);
         while self.contents.contains_key(&self.filled) {
             self.filled += 1;

@@ -86,7 +86,7 @@ impl Holder {
         let part = self.store.loglets.get_mut(&loglet).ok_or(refused(Ordered::Unconfigured {}))?;
         let (next, settled) = (part.staged_tail, part.local_tail);
         let deduplicator = part.protocol.deduplicator.as_mut().ok_or(refused(Ordered::Busy {}))?;
-        let placed = deduplicator.place(&batch, next, m.not_below.offset());
+        let placed = deduplicator.place(&batch, next, m.not_below);
         let placed = placed.map_err(|Forgotten| refused(Ordered::Forgotten {}))?;
         deduplicator.took(m.sender, m.place);
         deduplicator.forget_below(settled);
