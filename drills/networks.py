@@ -35,6 +35,11 @@ def check_machine():
     need(os.geteuid() == 0, "network namespaces need root: run this drill as root")
 
 
+def can_cut():
+    """Whether this machine and user have what cuts need."""
+    return all(shutil.which(name) for name in ("ip", "nft")) and os.geteuid() == 0
+
+
 def enter(namespace):
     """Moves this thread, and what it starts from now on, to a namespace."""
     libc = ctypes.CDLL(None, use_errno=True)

@@ -2,11 +2,12 @@
 """Serialla finds known bugs of keyspaces through the public interface alone.
 
 Real nodes run a test build with one known bug, which `ATOLL_MUTANT` names. `atoll check run --against kv` lets clients loose on a keyspace,
-while nodes are killed with `kill -9` and started again, or stopped for a moment. It must refute a history of each bug in the list. Without a
-bug, the same clients and disturbances find nothing. docs/internals.md says which bugs are not in the list, and why.
+while nodes are killed with `kill -9` and started again, stopped for a moment, or cut off from the others. For some bugs, race points in the
+nodes delay what follows (`ATOLL_RACES`). It must refute a history of each bug in the list. Without a bug, the same clients, disturbances and
+race points find nothing. docs/internals.md says which bugs are not in the list, and why.
 
 `--mutant-bin` is a program that honours `ATOLL_MUTANT`: `cargo build -p atoll --features testing`. Without it, only the healthy program
-runs.
+runs, without race points. Cuts need root, iproute2 and nftables.
 """
 
 import collections
@@ -20,6 +21,8 @@ import subprocess
 import time
 
 from cluster import Cluster, Drill, need, poll, say, table
+from networks import Networks, can_cut
+from served import Serving
 
 # The keyspaces: for each kind, the arguments of `atoll kv create`. One shard with one bucket lets all keys meet.
 KEYSPACES = {
@@ -28,27 +31,29 @@ KEYSPACES = {
     "in-place": ("--engine", "in-place", "--shards", 1),
     "in-place in memory": ("--engine", "in-place", "--shards", 1, "--durability", "memory"),
 }
-# A bug: its name, its keyspace, what disturbs the nodes, and whether the quick form looks for it.
-Bug = collections.namedtuple("Bug", "name keyspace disturbs quick", defaults=("kills", False))
+# A bug: its name, its keyspace, what disturbs the nodes, the race points that delay, and whether the quick form looks for it.
+Bug = collections.namedtuple("Bug", "name keyspace disturbs races quick", defaults=("", False))
 BUGS = [
     Bug("BizurB3", "bizur", "a kill while the others stop"),
     Bug("BizurB6", "bizur", "kills"),
     Bug("BizurNoDedupe", "bizur", "stops"),
-    Bug("BizurB14", "bizur", "nothing", True),
+    Bug("BizurB14", "bizur", "nothing", quick=True),
     Bug("BizurAmnesia", "bizur in memory", "kills"),
     Bug("InPlaceT2", "in-place", "stops"),
     Bug("InPlaceT3", "in-place", "stops"),
     Bug("InPlaceT5", "in-place", "kills"),
-    Bug("InPlaceT8", "in-place", "nothing", True),
+    Bug("InPlaceT8", "in-place", "nothing", "in-place.write.with_token"),
     Bug("InPlaceT11", "in-place", "stops"),
+    Bug("InPlaceT4", "in-place", "cuts"),
 ]
 # The ways in which nodes are disturbed while nothing is wrong. In memory, a second kill would lose the keyspace, which then says so.
 HEALTHY = {
-    "bizur": ("stops", "kills", "two stop"),
-    "in-place": ("stops", "kills", "two stop"),
+    "bizur": ("stops", "kills", "two stop", "cuts"),
+    "in-place": ("stops", "kills", "two stop", "cuts"),
     "bizur in memory": ("stops",),
     "in-place in memory": ("stops",),
 }
+NODES = (1, 2, 3)
 REFUTED = 1
 
 
@@ -59,9 +64,12 @@ class Nemesis:
         self.random, self.cluster, self.how, self.count = drill.random, cluster, how, 0
 
     def once(self):
-        """Kills a node, which is started again, or stops some for a while."""
+        """Kills a node, which is started again, stops some for a while, or cuts one off."""
         ids = self.cluster.ids()
-        if self.how == "kills":
+        if self.how == "cuts":
+            self.cut(self.random.choice(ids), self.random.uniform(0.3, 1.5))
+            time.sleep(self.random.uniform(0.1, 1.5))
+        elif self.how == "kills":
             self.kill(self.random.choice(ids))
             time.sleep(self.random.uniform(0.5, 2.0))
         elif self.how == "a kill while the others stop":
@@ -89,6 +97,14 @@ class Nemesis:
         finally:
             self.cluster.signal(numbers, signal.SIGCONT)
 
+    def cut(self, one, seconds):
+        """Cuts a node off from the others for a while: it hears nothing of them, they hear nothing of it, or both."""
+        others = [n for n in self.cluster.ids() if n != one]
+        hears, is_heard = [(n, one) for n in others], [(one, n) for n in others]
+        self.cluster.networks.cut(self.random.choice((hears, is_heard, hears + is_heard, hears + is_heard)))
+        time.sleep(seconds)
+        self.cluster.networks.heal()
+
     def kill(self, number):
         pids, _ = self.cluster.signal([number])
         self.cluster.wait_back(pids)
@@ -104,8 +120,8 @@ class Nemesis:
 class Search:
     """Rounds of `atoll check run` against one keyspace."""
 
-    def __init__(self, drill, cluster, keyspace, disturbs):
-        self.drill, self.cluster, self.keyspace = drill, cluster, keyspace
+    def __init__(self, drill, cluster, keyspace, disturbs, races=""):
+        self.drill, self.cluster, self.keyspace, self.races = drill, cluster, keyspace, races
         self.nemesis = Nemesis(drill, cluster, disturbs)
         self.operations = self.unknown = self.rounds = 0
         self.began = time.monotonic()
@@ -138,46 +154,81 @@ class Search:
         return process.returncode == REFUTED
 
     def row(self, name, found):
-        return (name, self.keyspace, self.nemesis.how, found, self.rounds, self.operations, self.unknown, self.nemesis.count, round(time.monotonic() - self.began, 1))
+        how = f"{self.nemesis.how}, races" if self.races else self.nemesis.how
+        return (name, self.keyspace, how, found, self.rounds, self.operations, self.unknown, self.nemesis.count, round(time.monotonic() - self.began, 1))
 
 
 @contextlib.contextmanager
-def cluster_with(drill, binary, name, bug=None):
-    """Three nodes, with a bug or without."""
-    folder = drill.folder / name.replace(" ", "-")
-    if bug:
-        os.environ["ATOLL_MUTANT"] = bug
+def environment(**variables):
+    """Sets variables for what is started in this block."""
+    os.environ.update({name: value for name, value in variables.items() if value})
     try:
-        with Cluster(binary, folder, "--nodes", 3) as cluster:
-            # The nodes have it from the supervisor. The clients are healthy.
-            os.environ.pop("ATOLL_MUTANT", None)
-            yield cluster
+        yield
     finally:
-        os.environ.pop("ATOLL_MUTANT", None)
-        shutil.rmtree(folder, ignore_errors=True)
+        for name in variables:
+            os.environ.pop(name, None)
 
 
-def healthy(drill):
+@contextlib.contextmanager
+def nodes_of(binary, folder, cuts):
+    """Three nodes that a supervisor starts again; or, to be cut off from each other, with a network each and without a supervisor."""
+    if not cuts:
+        with Cluster(binary, folder, "--nodes", len(NODES)) as cluster:
+            yield cluster
+        return
+    with Networks(len(NODES)) as networks:
+        place = lambda n: (networks.host(n), (7411, 7412, 7413, 2181), ("ip", "netns", "exec", networks.name(n)))
+        with Serving(binary, folder, len(NODES), place) as cluster:
+            cluster.networks = networks
+            yield cluster
+
+
+@contextlib.contextmanager
+def cluster_with(drill, binary, name, disturbs, bug="", races=""):
+    """Three nodes, with a bug or without, with race points or without. `all` is all race points, as a seed says."""
+    folder = drill.folder / name.replace(" ", "-")
+    seed = str(drill.random.randrange(1 << 32))
+    races = {"": "", "all": seed}.get(races, f"{seed}:{races}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        # The nodes have it from here. The clients are healthy.
+        with environment(ATOLL_MUTANT=bug, ATOLL_RACES=races):
+            cluster = stack.enter_context(nodes_of(binary, folder, disturbs.startswith("cuts")))
+        yield cluster
+
+
+def healthy(drill, binary, races):
     """Without a bug nothing is found, whatever disturbs the nodes."""
     rows = []
-    with cluster_with(drill, drill.binary, "healthy") as cluster:
-        for keyspace, ways in HEALTHY.items():
-            for how in ways[:1] if drill.args.quick else ways:
-                search = Search(drill, cluster, keyspace, how)
-                search.create()
-                for _ in range(drill.args.rounds):
-                    found = search.round()
-                    need(not found, f"{keyspace}, {how}: a history is refuted: {drill.folder / 'history.jsonl'}")
-                need(search.operations, f"{keyspace}, {how}: no operation was answered")
-                rows.append(search.row("none", "nothing found"))
-                say(f"  {keyspace}, {how}: {search.operations} operations, nothing found")
+    ways = [(keyspace, how) for keyspace, all in HEALTHY.items() for how in (all[:1] if drill.args.quick else all)]
+    for cuts in (False, True):
+        of_these = [way for way in ways if way[1].startswith("cuts") == cuts]
+        if not of_these:
+            continue
+        if cuts and not can_cut():
+            say("cuts: not run: they need root, ip and nft")
+            continue
+        with cluster_with(drill, binary, "healthy", of_these[0][1], races=races) as cluster:
+            rows += [healthy_way(drill, cluster, *way, races) for way in of_these]
     return rows
+
+
+def healthy_way(drill, cluster, keyspace, how, races):
+    """One keyspace, disturbed in one way."""
+    search = Search(drill, cluster, keyspace, how, races)
+    search.create()
+    for _ in range(drill.args.rounds):
+        found = search.round()
+        need(not found, f"{keyspace}, {how}: a history is refuted: {drill.folder / 'history.jsonl'}")
+    need(search.operations, f"{keyspace}, {how}: no operation was answered")
+    say(f"  {keyspace}, {how}{', races' if races else ''}: {search.operations} operations, nothing found")
+    return search.row("none", "nothing found")
 
 
 def with_bug(drill, binary, bug):
     """Looks for a bug until it is found, or the time is over."""
-    with cluster_with(drill, binary, bug.name, bug.name) as cluster:
-        search = Search(drill, cluster, bug.keyspace, bug.disturbs)
+    with cluster_with(drill, binary, bug.name, bug.disturbs, bug.name, bug.races) as cluster:
+        search = Search(drill, cluster, bug.keyspace, bug.disturbs, bug.races)
         search.create()
         found = False
         while not found and time.monotonic() - search.began < drill.args.minutes * 60:
@@ -198,15 +249,25 @@ def test_build(path):
     return binary
 
 
+def bugs(drill, binary, only):
+    """All bugs that this form looks for, and that this machine can show."""
+    wanted = [bug for bug in BUGS if bug.name in only or not only and (bug.quick or not drill.args.quick)]
+    here = [bug for bug in wanted if can_cut() or not bug.disturbs.startswith("cuts")]
+    if len(here) < len(wanted):
+        say(f"{len(wanted) - len(here)} bugs: not run: cuts need root, ip and nft")
+    return [with_bug(drill, binary, bug) for bug in here]
+
+
 def body(drill):
     only = [name for name in drill.args.only.split(",") if name]
     unknown = set(only) - {bug.name for bug in BUGS}
     need(not unknown, f"no bug is called {sorted(unknown)}")
-    rows = [] if only else healthy(drill)
+    rows = [] if only else healthy(drill, drill.binary, "")
     if drill.args.mutant_bin:
         binary = test_build(drill.args.mutant_bin)
-        wanted = [bug for bug in BUGS if bug.name in only or not only and (bug.quick or not drill.args.quick)]
-        rows += [with_bug(drill, binary, bug) for bug in wanted]
+        if not only and not drill.args.quick:
+            rows += healthy(drill, binary, "all")
+        rows += bugs(drill, binary, only)
     else:
         say("bugs: not run: --mutant-bin names no program")
     say()
@@ -223,6 +284,6 @@ if __name__ == "__main__":
         seconds=(6.0, 2.0, "how long a round is"),
         rounds=(10, 1, "rounds of each way to disturb the healthy program"),
         minutes=(5.0, 1.0, "after how long a bug counts as not found"),
-        mutant_bin=("", "", "a program with mutants, to be found wrong"),
+        mutant_bin=("", os.environ.get("ATOLL_TEST_BIN", ""), "a program with mutants, to be found wrong; in the quick form ATOLL_TEST_BIN, if it is set"),
         only=("", "", "only these bugs, comma-separated"),
     ).run(body)
