@@ -45,6 +45,8 @@ BUGS = [
     Bug("InPlaceT8", "in-place", "nothing", "in-place.write.with_token"),
     Bug("InPlaceT11", "in-place", "stops"),
     Bug("InPlaceT4", "in-place", "cuts"),
+    Bug("BizurB12", "bizur", "cuts", "bizur.leader.sends"),
+    Bug("InPlaceT1", "in-place", "nothing", "in-place.courier.sends,in-place.acceptor.answers"),
 ]
 # The ways in which nodes are disturbed while nothing is wrong. In memory, a second kill would lose the keyspace, which then says so.
 HEALTHY = {
