@@ -1,8 +1,9 @@
 //! The addresses of a cluster, the connections to them, and calls that fail over between them.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -10,6 +11,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Response, Status};
 
 use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
+use crate::operations::Node;
 use crate::options::Options;
 use crate::proto::Reason;
 
@@ -35,6 +37,22 @@ struct Address {
     channel: Mutex<Option<Channel>>,
 }
 
+/// What is known of the attempts that were made before a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Earlier {
+    /// Whether one of them took effect.
+    pub(crate) happened: Outcome,
+    /// When the operation began. Its time limit counts from then on.
+    pub(crate) began: Instant,
+}
+
+impl Earlier {
+    /// Returns what is known before the first attempt.
+    pub(crate) fn none() -> Self {
+        Earlier { happened: Outcome::No, began: Instant::now() }
+    }
+}
+
 /// The addresses, one of which is in use: all calls go to it until it fails.
 pub(crate) struct Connections {
     pub(crate) options: Options,
@@ -44,6 +62,8 @@ pub(crate) struct Connections {
     /// Whether any connection was ever established.
     reached: AtomicBool,
     last_failure: Mutex<Option<Instant>>,
+    /// The nodes, by address, to which the handles of this client send operations on keys.
+    nodes: Mutex<BTreeMap<String, Weak<Node>>>,
 }
 
 impl std::fmt::Debug for Connections {
@@ -79,7 +99,8 @@ impl Connections {
             current: AtomicUsize::new(0),
             first_try: OnceLock::new(),
             reached: AtomicBool::new(false),
-            last_failure: Mutex::new(None),
+            last_failure: Mutex::default(),
+            nodes: Mutex::default(),
         })
     }
 
@@ -114,6 +135,18 @@ impl Connections {
     pub(crate) fn failed_within(&self, time: Duration) -> bool {
         let last = *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// Returns the node at an address. All who ask for it while somebody holds it get the same one.
+    pub(crate) fn node(&self, address: &str) -> Option<Arc<Node>> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = nodes.get(address).and_then(Weak::upgrade) {
+            return Some(node);
+        }
+        nodes.retain(|_, node| node.strong_count() > 0);
+        let node = Arc::new(Node::new(Connections::new(address, self.options.clone()).ok()?));
+        nodes.insert(address.to_owned(), Arc::downgrade(&node));
+        Some(node)
     }
 
     /// Returns true if no node was ever reached and the time for the first contact has passed.
@@ -158,14 +191,13 @@ impl Connections {
         F: Fn(Channel) -> R,
         R: Future<Output = Result<Response<T>, Status>>,
     {
-        self.call_first(None, repeat, attempt_timeout, |channel, _| f(channel)).await
+        self.call_after(Earlier::none(), repeat, attempt_timeout, |channel, _| f(channel)).await
     }
 
-    /// Like [`Connections::call`]. The first attempt goes to `first`, which has one address. `f` is told what is known of all attempts
-    /// before.
-    pub(crate) async fn call_first<T, F, R>(
+    /// Like [`Connections::call`], after attempts at nodes that are not among these. `f` is told what is known of all attempts before.
+    pub(crate) async fn call_after<T, F, R>(
         &self,
-        mut first: Option<&Connections>,
+        earlier: Earlier,
         repeat: Repeat,
         attempt_timeout: Duration,
         f: F,
@@ -174,51 +206,49 @@ impl Connections {
         F: Fn(Channel, Outcome) -> R,
         R: Future<Output = Result<Response<T>, Status>>,
     {
-        let deadline = Instant::now() + self.options.operation_timeout.max(attempt_timeout);
-        let mut happened = Outcome::No;
+        let Earlier { mut happened, began } = earlier;
+        let deadline = began + self.options.operation_timeout.max(attempt_timeout);
         let mut attempts = 0;
         loop {
-            let until = deadline.min(Instant::now() + attempt_timeout);
-            let (node, is_first) = first.take().map_or((self, false), |node| (node, true));
-            let at = node.current();
-            let (outcome, failure) = match node.attempt(at, until, |channel| f(channel, happened)).await {
-                Ok(reply) => return Ok(reply),
-                Err(failed) => failed,
+            let at = self.current();
+            let failure = match self.channel(at).await {
+                Err(failure) => failure,
+                Ok(channel) => {
+                    let until = deadline.min(Instant::now() + attempt_timeout);
+                    match timeout_at(until, f(channel, happened)).await {
+                        Ok(Ok(response)) => return Ok(response.into_inner()),
+                        Ok(Err(status)) => {
+                            let (outcome, failure) = parse(&status);
+                            happened = happened.and(outcome);
+                            if !is_worth_retrying(failure.reason) {
+                                return Err(ended(happened, failure));
+                            }
+                            failure
+                        }
+                        Err(_) => {
+                            happened = happened.and(Outcome::Unknown);
+                            unreachable_node(self.text(at), "no answer in time")
+                        }
+                    }
+                }
             };
-            happened = happened.and(outcome);
-            if !is_worth_retrying(failure.reason) {
-                return Err(ended(happened, failure));
-            }
-            node.failed(at);
-            attempts += usize::from(!is_first);
+            self.failed(at);
+            attempts += 1;
             let wait = match attempts % self.len() {
-                0 if !is_first => self.options.backoff((attempts / self.len()) as u32 - 1),
+                0 => self.options.backoff((attempts / self.len()) as u32 - 1),
                 _ => Duration::ZERO,
             };
             let again = repeat == Repeat::Idempotent || happened == Outcome::No;
-            if !again || Instant::now() + wait >= deadline || (self.is_hopeless() && !is_first) {
+            if !again || Instant::now() + wait >= deadline || self.is_hopeless() {
                 return Err(ended(happened, failure));
             }
             sleep(wait).await;
         }
     }
-
-    /// Performs one attempt at address `i`. The error says whether it happened.
-    async fn attempt<T, F, R>(&self, i: usize, until: Instant, f: F) -> Result<T, (Outcome, Failure)>
-    where
-        F: FnOnce(Channel) -> R,
-        R: Future<Output = Result<Response<T>, Status>>,
-    {
-        let channel = self.channel(i).await.map_err(|failure| (Outcome::No, failure))?;
-        match timeout_at(until, f(channel)).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(parse(&status)),
-            Err(_) => Err((Outcome::Unknown, unreachable_node(self.text(i), "no answer in time"))),
-        }
-    }
 }
 
-fn ended(happened: Outcome, failure: Failure) -> Error {
+/// Returns the error of an operation that ended with this failure.
+pub(crate) fn ended(happened: Outcome, failure: Failure) -> Error {
     match happened {
         Outcome::No => Error::DidNotHappen(failure),
         Outcome::Unknown => Error::Unknown(failure),
@@ -226,7 +256,7 @@ fn ended(happened: Outcome, failure: Failure) -> Error {
     }
 }
 
-fn unreachable_node(address: &str, why: &str) -> Failure {
+pub(crate) fn unreachable_node(address: &str, why: &str) -> Failure {
     Failure::new(
         Reason::Unavailable,
         format!("{address}: {why}"),
@@ -320,33 +350,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_node_is_asked_if_the_first_one_fails() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let there = listener.local_addr().expect("its address").to_string();
-        let all = Connections::new(&there, Options::default()).expect("valid");
-        // Nobody listens at port 1.
-        let first = Connections::new("127.0.0.1:1", Options::default()).expect("valid");
-        let within = Duration::from_secs(5);
-        let reply = all
-            .call_first(Some(&first), Repeat::Once, within, |_, _| async { Ok(Response::new("done")) })
-            .await;
-        assert_eq!(reply.expect("the call to the other node"), "done");
-        assert!(first.failed_within(within) && !all.failed_within(within));
-        let unknown = |_, _| async { Err::<Response<()>, _>(Status::unavailable("broken pipe")) };
-        let lost = all.call_first(Some(&all), Repeat::Once, within, unknown).await;
-        assert!(matches!(lost, Err(Error::Unknown(_))), "it may have happened, so nobody else is asked");
-    }
-
-    #[tokio::test]
     async fn an_attempt_is_told_whether_an_earlier_one_may_have_happened() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let there = listener.local_addr().expect("its address").to_string();
-        let all = Connections::new(&there, Options::default()).expect("valid");
+        let options = Options { operation_timeout: Duration::from_secs(5), ..Options::default() };
         // The attempt at port 1 reaches nobody, so it does not count.
-        let first = Connections::new("127.0.0.1:1", Options::default()).expect("valid");
+        let all = Connections::new(&format!("127.0.0.1:1,{there}"), options).expect("valid");
         let told = Mutex::new(Vec::new());
         let within = Duration::from_secs(5);
-        let reply = all.call_first(Some(&first), Repeat::Idempotent, within, |_, happened| {
+        let ask = |_, happened| {
             told.lock().expect("its tests do not panic").push(happened);
             async move {
                 match happened {
@@ -354,8 +366,17 @@ mod tests {
                     _ => Ok(Response::new("done")),
                 }
             }
-        });
-        assert_eq!(reply.await.expect("the second attempt"), "done");
+        };
+        let reply = all.call_after(Earlier::none(), Repeat::Idempotent, within, ask).await;
+        assert_eq!(reply.expect("the second attempt"), "done");
         assert_eq!(*told.lock().expect("its tests do not panic"), [Outcome::No, Outcome::Unknown]);
+        let earlier = Earlier { happened: Outcome::Unknown, ..Earlier::none() };
+        all.call_after(earlier, Repeat::Idempotent, within, ask).await.expect("the first attempt");
+        assert_eq!(told.lock().expect("its tests do not panic").last(), Some(&Outcome::Unknown));
+        // The time of earlier attempts counts.
+        let began = Instant::now() - Duration::from_secs(60);
+        let late = Earlier { happened: Outcome::No, began };
+        let late = all.call_after(late, Repeat::Idempotent, within, ask).await;
+        assert!(matches!(late, Err(Error::Unknown(_))), "{late:?}");
     }
 }

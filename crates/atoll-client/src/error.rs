@@ -96,11 +96,21 @@ impl Outcome {
         }
     }
 
-    fn text(self) -> &'static str {
+    /// Returns its word in trailers and messages.
+    pub fn text(self) -> &'static str {
         match self {
             Outcome::No => "no",
             Outcome::Yes => "yes",
             Outcome::Unknown => "unknown",
+        }
+    }
+
+    /// Reads a word of [`Outcome::text`]. Others count as unknown.
+    pub(crate) fn of(word: &str) -> Self {
+        match word {
+            "no" => Outcome::No,
+            "yes" => Outcome::Yes,
+            _ => Outcome::Unknown,
         }
     }
 }
@@ -228,7 +238,8 @@ pub(crate) fn reason_word(reason: Reason) -> &'static str {
     REASONS.iter().find(|(r, _)| *r == reason).map_or("unspecified", |(_, word)| word)
 }
 
-fn reason_of(word: &str) -> Reason {
+/// Reads a word of [`reason_word`].
+pub(crate) fn reason_of(word: &str) -> Reason {
     REASONS.iter().find(|(_, w)| *w == word).map_or(Reason::Unspecified, |(reason, _)| *reason)
 }
 

@@ -9,11 +9,14 @@ use bytes::Bytes;
 use tokio::time::timeout;
 use tonic::{Streaming, transport::Channel};
 
-use crate::connections::{Connections, Repeat};
-use crate::error::{Error, Failure, Outcome, parse};
+use crate::connections::{Connections, Earlier, Repeat, ended};
+use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
 use crate::keyspace_proto as proto;
 use crate::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;
+use crate::keyspace_proto::operate_reply::answer;
+use crate::keyspace_proto::operate_request::operation::What;
 use crate::lane::random_client;
+use crate::operations::{MAX_OPERATION_BYTES, bytes_of};
 use crate::placement::Placement;
 use crate::proto::Reason;
 
@@ -116,12 +119,54 @@ struct Inner {
 }
 
 /// The keys of one keyspace. Cheap to clone; all clones are one client. Reads and writes of one key go straight to the node that leads its
-/// shard, or to another one if that fails. A write that returns `Ok` was done at most once, however often it
-/// was sent; an error says whether it happened.
+/// shard, or to another one if that fails. A write that returns `Ok` was done at most once, however often it was sent; an error says
+/// whether it happened.
 #[derive(Clone, Debug)]
 pub struct Keyspace(Arc<Inner>);
 
+/// What became of the attempt at the node that leads the shard of a key.
+enum Straight<T> {
+    Answered(T),
+    /// There was none, or it failed. Another node may be able to do it.
+    Not(Earlier),
+}
+
 impl Inner {
+    /// Sends an operation to the node that leads the shard of its key, unless that node is not known, or failed lately. `of` takes the
+    /// answer to this operation out of an answer.
+    ///
+    /// # Errors
+    /// Fails if that node refuses it, and every other one would.
+    async fn straight<T>(
+        &self,
+        key: &Bytes,
+        what: What,
+        of: impl FnOnce(answer::Outcome) -> Option<T>,
+    ) -> Result<Straight<T>, Error> {
+        let earlier = Earlier::none();
+        if bytes_of(&what) > MAX_OPERATION_BYTES {
+            return Ok(Straight::Not(earlier));
+        }
+        let Some(node) = self.placement.node(&self.connections, &self.name, key).await else {
+            return Ok(Straight::Not(earlier));
+        };
+        let options = &self.connections.options;
+        let until = earlier.began + options.operation_timeout;
+        let until = until.min(tokio::time::Instant::now() + options.attempt_timeout);
+        match node.operate(what, until).await {
+            Ok(outcome) => Ok(match of(outcome) {
+                Some(reply) => Straight::Answered(reply),
+                // Not an answer to this operation.
+                None => Straight::Not(Earlier { happened: Outcome::Unknown, ..earlier }),
+            }),
+            Err((happened, failure)) if is_worth_retrying(failure.reason) => {
+                node.connections.failed(0);
+                Ok(Straight::Not(Earlier { happened, ..earlier }))
+            }
+            Err((happened, failure)) => Err(ended(happened, failure)),
+        }
+    }
+
     fn floor(&self, key: &Bytes) -> u64 {
         self.floors.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or(0)
     }
@@ -177,16 +222,25 @@ impl Keyspace {
         let me = &*self.0;
         let request = proto::GetRequest { keyspace: me.name.clone(), keys: keys.clone() };
         let within = me.connections.options.attempt_timeout;
-        // Keys of several shards have no node in common.
-        let first = match keys.as_slice() {
-            [key] => me.placement.node(&me.connections, &me.name, key).await,
+        let found = |outcome| match outcome {
+            answer::Outcome::Got(reply) => Some(reply),
             _ => None,
         };
-        let reply = me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel, _| {
-            let request = request.clone();
-            async move { client(channel).get(request).await }
-        });
-        let reply = reply.await?;
+        // Keys of several shards have no node in common.
+        let straight = match keys.as_slice() {
+            [key] => me.straight(key, What::Get(request.clone()), found).await?,
+            _ => Straight::Not(Earlier::none()),
+        };
+        let reply = match straight {
+            Straight::Answered(reply) => reply,
+            Straight::Not(earlier) => {
+                let call = me.connections.call_after(earlier, Repeat::Idempotent, within, |channel, _| {
+                    let request = request.clone();
+                    async move { client(channel).get(request).await }
+                });
+                call.await?
+            }
+        };
         keys.iter().zip(&reply.found).for_each(|(key, found)| me.saw_floor(key, found.floor));
         Ok(reply.found.into_iter().map(|found| found.held).collect())
     }
@@ -202,15 +256,17 @@ impl Keyspace {
         let condition = condition.map(|what| proto::Condition { what: Some(what) });
         let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
         let request = proto::PutRequest { keyspace, write, key: key.clone(), value, condition };
+        let earlier = match me.straight(&key, What::Put(request.clone()), wrote).await? {
+            Straight::Answered(reply) => return Ok(me.wrote(&key, reply)),
+            Straight::Not(earlier) => earlier,
+        };
         let within = me.connections.options.attempt_timeout;
-        let first = me.placement.node(&me.connections, &me.name, &key).await;
-        let reply =
-            me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel, happened| {
-                let mut request = request.clone();
-                request.write = again(request.write, happened);
-                async move { client(channel).put(request).await }
-            });
-        me.wrote(&key, reply.await)
+        let reply = me.connections.call_after(earlier, Repeat::Idempotent, within, |channel, happened| {
+            let mut request = request.clone();
+            request.write = again(request.write, happened);
+            async move { client(channel).put(request).await }
+        });
+        Ok(me.wrote(&key, reply.await?))
     }
 
     /// Deletes a key if the condition holds. `None` is no condition.
@@ -223,15 +279,17 @@ impl Keyspace {
         let condition = condition.map(|what| proto::Condition { what: Some(what) });
         let (keyspace, write) = (me.name.clone(), Some(me.next_name(&key)));
         let request = proto::DeleteRequest { keyspace, write, key: key.clone(), condition };
+        let earlier = match me.straight(&key, What::Delete(request.clone()), wrote).await? {
+            Straight::Answered(reply) => return Ok(me.wrote(&key, reply)),
+            Straight::Not(earlier) => earlier,
+        };
         let within = me.connections.options.attempt_timeout;
-        let first = me.placement.node(&me.connections, &me.name, &key).await;
-        let reply =
-            me.connections.call_first(first.as_deref(), Repeat::Idempotent, within, |channel, happened| {
-                let mut request = request.clone();
-                request.write = again(request.write, happened);
-                async move { client(channel).delete(request).await }
-            });
-        me.wrote(&key, reply.await)
+        let reply = me.connections.call_after(earlier, Repeat::Idempotent, within, |channel, happened| {
+            let mut request = request.clone();
+            request.write = again(request.write, happened);
+            async move { client(channel).delete(request).await }
+        });
+        Ok(me.wrote(&key, reply.await?))
     }
 
     /// Reads and changes several keys at one moment if all conditions hold, or changes none of them. The floors of the parts are filled in.
@@ -245,11 +303,12 @@ impl Keyspace {
         let (keyspace, write) = (me.name.clone(), Some(name));
         let request = proto::TransactRequest { keyspace, write, parts };
         let within = me.connections.options.attempt_timeout;
-        let reply = me.connections.call_first(None, Repeat::Idempotent, within, |channel, happened| {
-            let mut request = request.clone();
-            request.write = again(request.write, happened);
-            async move { client(channel).transact(request).await }
-        });
+        let reply =
+            me.connections.call_after(Earlier::none(), Repeat::Idempotent, within, |channel, happened| {
+                let mut request = request.clone();
+                request.write = again(request.write, happened);
+                async move { client(channel).transact(request).await }
+            });
         let reply = reply.await?;
         request
             .parts
@@ -371,15 +430,16 @@ impl Keyspace {
 }
 
 impl Inner {
-    fn wrote(
-        &self,
-        key: &Bytes,
-        reply: Result<proto::WriteReply, Error>,
-    ) -> Result<proto::WriteReply, Error> {
-        if let Ok(reply) = &reply {
-            self.saw_floor(key, reply.floor);
-        }
+    fn wrote(&self, key: &Bytes, reply: proto::WriteReply) -> proto::WriteReply {
+        self.saw_floor(key, reply.floor);
         reply
+    }
+}
+
+fn wrote(outcome: answer::Outcome) -> Option<proto::WriteReply> {
+    match outcome {
+        answer::Outcome::Wrote(reply) => Some(reply),
+        _ => None,
     }
 }
 

@@ -39,6 +39,7 @@ mod error;
 mod keyspaces;
 mod lane;
 mod log;
+mod operations;
 mod options;
 mod placement;
 mod read;

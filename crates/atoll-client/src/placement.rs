@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::connections::{Connections, Repeat};
 use crate::keyspace_proto::{DescribeKeyspaceRequest, keyspace_service_client::KeyspaceServiceClient};
+use crate::operations::Node;
 use crate::proto::NodeListRequest;
 use crate::proto::cluster_service_client::ClusterServiceClient;
 
@@ -38,7 +39,7 @@ pub fn shard_of(key: &[u8], shards: usize) -> usize {
 struct Known {
     /// The nodes of each shard. The first one leads.
     shards: Vec<Vec<u32>>,
-    nodes: BTreeMap<u32, Arc<Connections>>,
+    nodes: BTreeMap<u32, Arc<Node>>,
     /// When to learn it again; None before the first time.
     next: Option<Instant>,
 }
@@ -52,21 +53,20 @@ impl Placement {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the node to which a request for a key goes first: the first one of its shard that has not failed lately. None if none is
-    /// known.
-    pub(crate) async fn node(
-        &self,
-        all: &Connections,
-        keyspace: &str,
-        key: &[u8],
-    ) -> Option<Arc<Connections>> {
+    /// Returns the node to which a request for a key goes first: the first one of its shard that takes streams, and has not failed lately.
+    /// None if none is known.
+    pub(crate) async fn node(&self, all: &Connections, keyspace: &str, key: &[u8]) -> Option<Arc<Node>> {
         if self.is_due() {
             // Without an answer, what was known before is used.
             let _ = timeout(LEARN_WITHIN, self.learn(all, keyspace)).await;
         }
         let known = self.known();
         let shard = known.shards.get(shard_of(key, known.shards.len()))?;
-        shard.iter().filter_map(|id| known.nodes.get(id)).find(|node| !node.failed_within(AVOID)).cloned()
+        shard
+            .iter()
+            .filter_map(|id| known.nodes.get(id))
+            .find(|node| node.has_streams() && !node.connections.failed_within(AVOID))
+            .cloned()
     }
 
     /// Returns whether the caller is the one that learns the placement now.
@@ -93,13 +93,8 @@ impl Placement {
         let members = members.await.ok()?.nodes;
         let mut known = self.known();
         known.shards = shards.into_iter().map(|shard| shard.nodes).collect();
-        let mut nodes = BTreeMap::new();
-        for member in members.iter().filter(|member| !member.grpc.is_empty()) {
-            let former = known.nodes.get(&member.id).filter(|node| node.text(0) == member.grpc).cloned();
-            let node =
-                former.or_else(|| Connections::new(&member.grpc, all.options.clone()).ok().map(Arc::new));
-            nodes.extend(node.map(|node| (member.id, node)));
-        }
+        let members = members.into_iter().filter(|member| !member.grpc.is_empty());
+        let nodes = members.filter_map(|member| Some((member.id, all.node(&member.grpc)?))).collect();
         known.nodes = nodes;
         Some(())
     }
@@ -111,7 +106,9 @@ mod tests {
     use crate::options::Options;
 
     fn placement(shards: &[&[u32]], nodes: &[u32]) -> Placement {
-        let node = |id: u32| Connections::new(&format!("127.0.0.1:{id}"), Options::default()).expect("valid");
+        let node = |id: u32| {
+            Node::new(Connections::new(&format!("127.0.0.1:{id}"), Options::default()).expect("valid"))
+        };
         Placement(Mutex::new(Known {
             shards: shards.iter().map(|nodes| nodes.to_vec()).collect(),
             nodes: nodes.iter().map(|id| (*id, Arc::new(node(*id)))).collect(),
@@ -121,7 +118,7 @@ mod tests {
 
     async fn first(placement: &Placement, key: &str) -> Option<String> {
         let all = Connections::new("127.0.0.1:1", Options::default()).expect("valid");
-        placement.node(&all, "keyspace", key.as_bytes()).await.map(|node| node.text(0).to_owned())
+        placement.node(&all, "keyspace", key.as_bytes()).await.map(|node| node.connections.text(0).to_owned())
     }
 
     #[tokio::test]
@@ -132,9 +129,9 @@ mod tests {
         let key =
             (0..).map(|n| n.to_string()).find(|key| shard_of(key.as_bytes(), 4) == 1).expect("one of them");
         assert_eq!(first(&placement, &key).await.as_deref(), Some("127.0.0.1:2"));
-        placement.known().nodes[&2].failed(0);
+        placement.known().nodes[&2].connections.failed(0);
         assert_eq!(first(&placement, &key).await.as_deref(), Some("127.0.0.1:3"));
-        placement.known().nodes[&3].failed(0);
+        placement.known().nodes[&3].connections.failed(0);
         assert_eq!(first(&placement, &key).await, None);
     }
 }

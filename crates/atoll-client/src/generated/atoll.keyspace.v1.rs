@@ -211,6 +211,77 @@ pub struct WriteReply {
     #[prost(uint64, tag = "4")]
     pub floor: u64,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OperateRequest {
+    /// At most 256.
+    #[prost(message, repeated, tag = "1")]
+    pub operations: ::prost::alloc::vec::Vec<operate_request::Operation>,
+}
+/// Nested message and enum types in `OperateRequest`.
+pub mod operate_request {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Operation {
+        /// Chosen by the client; its answer has the same.
+        #[prost(uint64, tag = "1")]
+        pub number: u64,
+        #[prost(oneof = "operation::What", tags = "2, 3, 4")]
+        pub what: ::core::option::Option<operation::What>,
+    }
+    /// Nested message and enum types in `Operation`.
+    pub mod operation {
+        #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+        pub enum What {
+            #[prost(message, tag = "2")]
+            Put(super::super::PutRequest),
+            #[prost(message, tag = "3")]
+            Delete(super::super::DeleteRequest),
+            /// Must name one key.
+            #[prost(message, tag = "4")]
+            Get(super::super::GetRequest),
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OperateReply {
+    /// At least one.
+    #[prost(message, repeated, tag = "1")]
+    pub answers: ::prost::alloc::vec::Vec<operate_reply::Answer>,
+}
+/// Nested message and enum types in `OperateReply`.
+pub mod operate_reply {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Answer {
+        /// Of the operation.
+        #[prost(uint64, tag = "1")]
+        pub number: u64,
+        #[prost(oneof = "answer::Outcome", tags = "2, 3, 4")]
+        pub outcome: ::core::option::Option<answer::Outcome>,
+    }
+    /// Nested message and enum types in `Answer`.
+    pub mod answer {
+        #[derive(Clone, PartialEq, ::prost::Oneof)]
+        pub enum Outcome {
+            #[prost(message, tag = "2")]
+            Wrote(super::super::WriteReply),
+            #[prost(message, tag = "3")]
+            Got(super::super::GetReply),
+            #[prost(message, tag = "4")]
+            Failed(super::Failed),
+        }
+    }
+    /// What the trailers of a call that fails say, in the same words (log.proto).
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Failed {
+        #[prost(string, tag = "1")]
+        pub happened: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub reason: ::prost::alloc::string::String,
+        #[prost(string, tag = "3")]
+        pub message: ::prost::alloc::string::String,
+        #[prost(string, tag = "4")]
+        pub next: ::prost::alloc::string::String,
+    }
+}
 /// One key of a transaction. Each key may be named once.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransactPart {
@@ -729,6 +800,33 @@ pub mod keyspace_service_client {
                 .insert(GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "Delete"));
             self.inner.unary(req, path, codec).await
         }
+        /// Reads and writes of single keys, as many as the client likes on one stream. They do not wait for each other: their answers come in any
+        /// order, also of two for the same key. A stream takes no more messages while 1,024 operations are not answered, or 4 MiB of what it was
+        /// sent and may have to answer. If it ends with an error, the outcomes that are missing are not known.
+        pub async fn operate(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::OperateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::OperateReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.keyspace.v1.KeyspaceService/Operate",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.keyspace.v1.KeyspaceService", "Operate"));
+            self.inner.streaming(req, path, codec).await
+        }
         /// Reads and changes several keys at one moment if all conditions hold, or changes none of them. "invalid": the engine has no transactions.
         pub async fn transact(
             &mut self,
@@ -971,6 +1069,19 @@ pub mod keyspace_service_server {
             &self,
             request: tonic::Request<super::DeleteRequest>,
         ) -> std::result::Result<tonic::Response<super::WriteReply>, tonic::Status>;
+        /// Server streaming response type for the Operate method.
+        type OperateStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::OperateReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Reads and writes of single keys, as many as the client likes on one stream. They do not wait for each other: their answers come in any
+        /// order, also of two for the same key. A stream takes no more messages while 1,024 operations are not answered, or 4 MiB of what it was
+        /// sent and may have to answer. If it ends with an error, the outcomes that are missing are not known.
+        async fn operate(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::OperateRequest>>,
+        ) -> std::result::Result<tonic::Response<Self::OperateStream>, tonic::Status>;
         /// Reads and changes several keys at one moment if all conditions hold, or changes none of them. "invalid": the engine has no transactions.
         async fn transact(
             &self,
@@ -1462,6 +1573,54 @@ pub mod keyspace_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.keyspace.v1.KeyspaceService/Operate" => {
+                    #[allow(non_camel_case_types)]
+                    struct OperateSvc<T: KeyspaceService>(pub Arc<T>);
+                    impl<
+                        T: KeyspaceService,
+                    > tonic::server::StreamingService<super::OperateRequest>
+                    for OperateSvc<T> {
+                        type Response = super::OperateReply;
+                        type ResponseStream = T::OperateStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::OperateRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as KeyspaceService>::operate(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OperateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

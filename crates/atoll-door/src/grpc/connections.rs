@@ -160,6 +160,12 @@ impl Table {
     }
 }
 
+/// Returns the connection on which a request came.
+pub fn connection_of<T>(request: &tonic::Request<T>) -> Result<Arc<Connection>, tonic::Status> {
+    let connection = request.extensions().get::<Arc<Connection>>().cloned();
+    connection.ok_or_else(|| tonic::Status::internal("a request of no connection"))
+}
+
 impl Connection {
     /// Completes when the door closes this connection.
     pub(super) async fn ended(&self) {

@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 
 pub use answer::AnswerRoom;
 pub use budget::{Budget, Share};
-pub use connections::{Connection, Rest};
+pub use connections::{Connection, Rest, connection_of};
 pub use limits::{Limits, MAX_CONNECTIONS};
 pub use services::{MAX_SMALL_REQUEST_BYTES, Services, Shared};
 pub use tls::{DoorTls, DoorTlsError};

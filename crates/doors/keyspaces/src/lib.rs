@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `lib.rs` | adds the service to the gRPC listener |
 //! | `service.rs` | the gRPC service |
+//! | `operations.rs` | the stream of operations on single keys: the hot path |
 //! | `keys.rs` | streams the keys of a keyspace |
 //! | `watch.rs` | streams the changes of a key |
 //! | `convert.rs` | converts messages to the terms of the contract and back; checks the limits of requests |
 
 mod convert;
 mod keys;
+mod operations;
 mod service;
 mod watch;
 

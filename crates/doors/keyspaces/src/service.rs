@@ -9,13 +9,14 @@ use atoll_client::keyspace_proto::keyspace_service_server::KeyspaceService;
 use atoll_contract::keyspace::Change;
 use atoll_door::Refusal;
 use atoll_door::backend::KeyspaceBackend;
-use atoll_door::grpc::{AnswerRoom, Shared};
+use atoll_door::grpc::{AnswerRoom, Shared, connection_of};
 use atoll_door::keyspaces::{Described, KeyWrite, LeaseRequest};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
+use crate::operations::OperationStream;
 use crate::{convert, keys, watch};
 
 /// The maximum number of listings that a node streams at a time.
@@ -157,6 +158,17 @@ impl KeyspaceService for KeyspaceApi {
     ) -> Result<Response<proto::WriteReply>, Status> {
         let request = request.into_inner();
         self.write(request.keyspace, request.write, request.key, request.condition, Change::Delete).await
+    }
+
+    type OperateStream = OperationStream;
+
+    async fn operate(
+        &self,
+        request: Request<Streaming<proto::OperateRequest>>,
+    ) -> Result<Response<OperationStream>, Status> {
+        let connection = connection_of(&request)?;
+        let stream = OperationStream::new(self.keyspaces()?, &self.shared, connection, request.into_inner());
+        Ok(Response::new(stream))
     }
 
     async fn transact(

@@ -4,11 +4,16 @@
 #[path = "../../../atoll-node/tests/node/common.rs"]
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use atoll_client::keyspace_proto::condition::What;
 use atoll_client::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;
+use atoll_client::keyspace_proto::operate_reply::answer::Outcome;
+use atoll_client::keyspace_proto::operate_request::{Operation, operation};
 use atoll_client::keyspace_proto::{self as proto, Durability};
 use atoll_client::{Client, Error, Keyspace, Keyspaces, Reason};
 use atoll_door_keyspaces::KeyspacesDoor;
@@ -337,4 +342,106 @@ fn clients_and_nodes_agree_on_the_shard_of_a_key() {
             assert_eq!(atoll_client::shard_of(&key, shards as usize), of_nodes as usize, "{key:?}");
         }
     }
+}
+
+/// Runs operations on one stream. Returns what became of each: its version, whether it found a key, or the reason of its failure.
+async fn operate(address: &str, operations: Vec<Operation>) -> BTreeMap<u64, String> {
+    let mut raw = KeyspaceServiceClient::connect(format!("http://{address}")).await.unwrap();
+    let request = proto::OperateRequest { operations };
+    let mut replies = raw.operate(tokio_stream::iter([request])).await.unwrap().into_inner();
+    let mut became = BTreeMap::new();
+    while let Some(reply) = replies.message().await.unwrap() {
+        for answer in reply.answers {
+            let words = match answer.outcome.unwrap() {
+                Outcome::Wrote(wrote) => format!("done {}", wrote.done),
+                Outcome::Got(got) => format!("held {}", got.found[0].held.is_some()),
+                Outcome::Failed(failed) => format!("{} {}", failed.happened, failed.reason),
+            };
+            assert!(became.insert(answer.number, words).is_none(), "{} is answered twice", answer.number);
+        }
+    }
+    became
+}
+
+#[tokio::test]
+async fn every_operation_of_a_stream_is_answered_on_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let (node, keyspaces) = node(dir.path(), &address).await;
+    keyspaces.create(request("reef", Durability::Disk)).await.unwrap();
+    let reef = || "reef".to_owned();
+    let put = |keyspace, n, absent: bool| {
+        let condition = absent.then_some(proto::Condition { what: Some(What::Absent(true)) });
+        let request = proto::PutRequest { keyspace, write: None, key: key(n), value: "a".into(), condition };
+        operation::What::Put(request)
+    };
+    let get = |keys| operation::What::Get(proto::GetRequest { keyspace: reef(), keys });
+    let first = [put(reef(), 1, false), put("none".into(), 1, false), get(vec![key(1), key(2)])];
+    let mut operations: Vec<_> = first.into_iter().map(Some).chain([None]).zip(7..).collect();
+    operations.extend((100..600).map(|n| (Some(put(reef(), n, false)), n as u64)).take(200));
+    let operations = operations.into_iter().map(|(what, number)| Operation { number, what }).collect();
+    let became = operate(&address, operations).await;
+    assert_eq!(became.len(), 204);
+    let of = |number: u64| became[&number].as_str();
+    assert_eq!((of(7), of(8)), ("done true", "no no-such-keyspace"));
+    assert_eq!((of(9), of(10)), ("no too-large", "no invalid"));
+    assert!((100..300).all(|number| of(number) == "done true"));
+    let again = [put(reef(), 1, true), get(vec![key(1)]), get(vec![key(2)])];
+    let again = again.into_iter().zip(1..).map(|(what, number)| Operation { number, what: Some(what) });
+    let became = operate(&address, again.collect()).await;
+    assert_eq!(became.into_values().collect::<Vec<_>>(), ["done false", "held true", "held false"]);
+    // The client's own stream. A value that is too long for it is refused by name, and does no harm to others.
+    let keys = keyspaces.open("reef");
+    let (long, short) = (Bytes::from(vec![0; 100_000]), Bytes::from_static(b"b"));
+    let (long, short) = tokio::join!(keys.put(key(3), long, None), keys.put(key(4), short, None));
+    assert_eq!((reason(long).0, short.unwrap().done), (Reason::TooLarge, true));
+    node.shutdown().await;
+}
+
+/// Sends operations on one stream, each in a message of its own. Returns how many were sent before the first answer was read, how many were
+/// unanswered at most from then on, and how many were answered.
+async fn unanswered(address: &str, what: operation::What, count: u64) -> (u64, u64, u64) {
+    // Small windows: what the client's own buffers hold counts, too.
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+    let mut raw = KeyspaceServiceClient::new(endpoint.connect().await.unwrap());
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = sent.clone();
+    let messages = tokio_stream::iter((0..count).map(move |number| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        proto::OperateRequest { operations: vec![Operation { number, what: Some(what.clone()) }] }
+    }));
+    let mut replies = raw.operate(messages).await.unwrap().into_inner();
+    // Until nothing more is taken.
+    let mut before = u64::MAX;
+    while before != sent.load(Ordering::Relaxed) {
+        before = sent.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let (mut most, mut answered) = (0, 0);
+    while let Some(reply) = replies.message().await.unwrap() {
+        most = most.max(sent.load(Ordering::Relaxed) - answered);
+        answered += reply.answers.len() as u64;
+    }
+    (before, most, answered)
+}
+
+#[tokio::test]
+async fn what_a_stream_has_not_answered_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let (node, keyspaces) = node(dir.path(), &address).await;
+    keyspaces.create(request("reef", Durability::Memory)).await.unwrap();
+    let long = Bytes::from(vec![b'k'; 1000]);
+    keyspaces.open("reef").put(long.clone(), Bytes::from(vec![0; 4096]), None).await.unwrap();
+    let get = |keys| operation::What::Get(proto::GetRequest { keyspace: "reef".to_owned(), keys });
+    // The client reads nothing: of 4 MiB, each read counts for the longest value that it might show. The rest is in windows and buffers.
+    let (sent, _, answered) = unanswered(&address, get(vec![long.clone()]), 6_000).await;
+    assert!(sent < 2_000, "{sent} operations were taken from a client that reads no answers");
+    assert_eq!(answered, 6_000, "and it goes on as soon as it reads");
+    // What is refused at once counts until it is answered, too.
+    let (_, most, answered) = unanswered(&address, get(vec![long.clone(), long]), 20_000).await;
+    assert!(most < 4_000, "{most} operations were unanswered");
+    assert_eq!(answered, 20_000);
+    node.shutdown().await;
 }

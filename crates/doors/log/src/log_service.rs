@@ -1,6 +1,6 @@
 //! The log service: creates, lists and deletes logs, appends, reads, checks tails and trims.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_client::Reason;
@@ -8,7 +8,7 @@ use atoll_client::proto::log_service_server::LogService;
 use atoll_client::proto::{self, Run};
 use atoll_contract::{ClientId, LogPos};
 use atoll_door::backend::{DATABASE_LOG, LogBackend, LogRecords, Refusal, Submitted, answer};
-use atoll_door::grpc::{Connection, Shared};
+use atoll_door::grpc::{Shared, connection_of};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -88,12 +88,6 @@ impl LogApi {
             }
         }
     }
-}
-
-/// Returns the connection on which a request came.
-fn connection_of<T>(request: &Request<T>) -> Result<Arc<Connection>, Status> {
-    let connection = request.extensions().get::<Arc<Connection>>().cloned();
-    connection.ok_or_else(|| Status::internal("a request of no connection"))
 }
 
 /// Returns the requested part of all names.
