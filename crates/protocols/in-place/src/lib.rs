@@ -100,4 +100,4 @@ pub use placement::{InvalidRule, Ring, Rule};
 pub use plugin::InPlacePlugin;
 pub use provider::InPlaceProvider;
 pub use space::{CommandError, InPlaceSpace, Options};
-pub use state::{Done, Intent, KeyState, MAX_STATE_BYTES, REMEMBERED, TxnId, TxnLock};
+pub use state::{Done, Intent, KeyState, MAX_PROPOSERS, MAX_STATE_BYTES, REMEMBERED, TxnId, TxnLock};
