@@ -14,6 +14,8 @@ use crate::mutants;
 
 /// The most bytes of appends of one handle that are under way.
 const WINDOW_BYTES: usize = 64 << 20;
+/// How often one append may lose its positions to others. Each request for new ones names all that were lost.
+const MOST_LOST: usize = 256;
 
 /// Why an append stops.
 enum Halt {
@@ -98,7 +100,8 @@ impl<'a> Append<'a> {
                     Err(Halt::Failed(error)) => return Err(error),
                 }
             }
-            if self.done < self.batch.len() && self.shared.client.env.now() >= self.until {
+            let gives_up = self.lost.len() >= MOST_LOST || self.shared.client.env.now() >= self.until;
+            if self.done < self.batch.len() && gives_up {
                 return Err(AppendError::Unknown(Unavailability::Busy));
             }
         }
