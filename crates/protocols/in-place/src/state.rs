@@ -3,8 +3,8 @@
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{Held, KeyVersion};
 use atoll_core::testing::mutant;
-use atoll_core::{Decode, DecodeError, Encode, Reader};
-use bytes::{Bytes, BytesMut};
+use atoll_core::{Decode, DecodeError, Encode};
+use bytes::Bytes;
 
 use crate::ballot::Ballot;
 use crate::content::{Content, MAX_CONTENT_BYTES, MAX_VALUE_BYTES};
@@ -64,56 +64,27 @@ atoll_core::record! {
     }
 }
 
-/// See the module documentation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyState {
-    /// How many commands the key has recorded, counted from where it began.
-    pub clock: u64,
-    /// The clock at the last change of the content. 0 if there was none.
-    pub version: u64,
-    /// Commands that were recorded at this clock or before may be forgotten. All later ones are in `done`.
-    pub forgotten: u64,
-    /// What the key holds.
-    pub content: Content,
-    /// The transaction that has locked the key.
-    pub lock: Option<TxnLock>,
-    /// The last commands, oldest first, at most [`REMEMBERED`].
-    pub done: Vec<Done>,
-    /// Of each node that has proposed a state after the clock `known_since`, the ballot of its last proposal that this state contains; the
-    /// latest last, at most [`MAX_PROPOSERS`]. A proposer that was overtaken learns from it whether its proposal was chosen before, however
-    /// many commands the others have recorded since.
-    pub proposals: Vec<Ballot>,
-    /// Proposals on a base with a lower clock than this may be missing in `proposals`.
-    pub known_since: u64,
-}
-
-impl Encode for KeyState {
-    fn encode(&self, out: &mut BytesMut) {
-        self.clock.encode(out);
-        self.version.encode(out);
-        self.forgotten.encode(out);
-        self.content.encode(out);
-        self.lock.encode(out);
-        self.done.encode(out);
-        self.proposals.encode(out);
-        self.known_since.encode(out);
-    }
-}
-
-impl Decode for KeyState {
-    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
-        let mut state = KeyState::absent(u64::decode(from)?);
-        state.version = u64::decode(from)?;
-        state.forgotten = u64::decode(from)?;
-        state.content = Content::decode(from)?;
-        state.lock = Option::decode(from)?;
-        state.done = Vec::decode(from)?;
-        // States were written without proposals before: those may all be missing.
-        if from.left() > 0 {
-            state.proposals = Vec::decode(from)?;
-            state.known_since = u64::decode(from)?;
-        }
-        Ok(state)
+atoll_core::record! {
+    /// See the module documentation.
+    pub struct KeyState {
+        /// How many commands the key has recorded, counted from where it began.
+        pub clock: u64,
+        /// The clock at the last change of the content. 0 if there was none.
+        pub version: u64,
+        /// Commands that were recorded at this clock or before may be forgotten. All later ones are in `done`.
+        pub forgotten: u64,
+        /// What the key holds.
+        pub content: Content,
+        /// The transaction that has locked the key.
+        pub lock: Option<TxnLock>,
+        /// The last commands, oldest first, at most [`REMEMBERED`].
+        pub done: Vec<Done>,
+        /// Of each node that has proposed a state after the clock `known_since`, the ballot of its last proposal that this state contains;
+        /// the latest last, at most [`MAX_PROPOSERS`]. A proposer that was overtaken learns from it whether its proposal was chosen before,
+        /// however many commands the others have recorded since.
+        pub proposals: Vec<Ballot>,
+        /// Proposals on a base with a lower clock than this may be missing in `proposals`.
+        pub known_since: u64,
     }
 }
 
