@@ -38,7 +38,7 @@ atoll_core::mutants! {
     /// A repeat of a transaction says that nothing happened if it fails itself.
     IN_PLACE_TXN_DENIES = "InPlaceTxnDenies", caught by ["in-place-txn"];
     /// A command is refused while a vote for an earlier attempt can still win.
-    IN_PLACE_DENIES = "InPlaceDenies", caught by ["in-place"];
+    IN_PLACE_DENIES = "InPlaceDenies", caught by [];
     /// A proposal that a key does not show counts as not chosen, although the key may have lost it.
     IN_PLACE_MISSES = "InPlaceMisses", caught by [];
     /// A proposal counts as over as soon as the last chosen state is without it, although a vote for it can still win.
