@@ -41,6 +41,8 @@ atoll_core::mutants! {
     IN_PLACE_DENIES = "InPlaceDenies", caught by [];
     /// A proposal that a key does not show counts as not chosen, although the key may have lost it.
     IN_PLACE_MISSES = "InPlaceMisses", caught by [];
+    /// A command that an earlier proposal is known to contain waits for the next one of its proposer, and is looked for again after it.
+    IN_PLACE_LATER = "InPlaceLater", caught by [];
     /// A proposal counts as over as soon as the last chosen state is without it, although a vote for it can still win.
     IN_PLACE_SETTLES = "InPlaceSettles", caught by [];
 }

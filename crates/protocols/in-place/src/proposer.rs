@@ -82,8 +82,15 @@ impl Queued {
     /// commands than a key remembers.
     pub(crate) fn settle(&mut self, base: &KeyState, chosen: Ballot) -> Option<Reply> {
         let floor = self.named.floor?;
-        if base.outcome_of(self.named.op).is_some() {
-            return None;
+        if let Some(done) = base.outcome_of(self.named.op) {
+            // The key remembers only the last proposal of this node. If the next one is made without this command, nobody can find out
+            // later that an earlier one contained it. So it gets its answer now, or it can only be looked for by its own name.
+            if done.refused || mutant(mutants::IN_PLACE_T2) || mutant(mutants::IN_PLACE_LATER) {
+                self.again |= !mutant(mutants::IN_PLACE_LATER);
+                return None;
+            }
+            hit("in-place.propose.chosen_before");
+            return Some(self.named.apply(base).1);
         }
         if floor < base.forgotten {
             if self.again {

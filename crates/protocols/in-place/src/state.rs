@@ -153,6 +153,11 @@ impl KeyState {
         if self.proposals.contains(&ballot) {
             return Some(true);
         }
+        // Another proposer of the same node, such as one that a second handle of the keyspace has, may have taken its place.
+        let is_other = |b: &Ballot| b.pid.node == ballot.pid.node && b.pid != ballot.pid;
+        if self.proposals.iter().any(is_other) {
+            return None;
+        }
         let knows = base_clock >= self.known_since || mutant(mutants::IN_PLACE_MISSES);
         knows.then_some(false)
     }
@@ -239,6 +244,8 @@ mod tests {
             (state.contains(ballot(50, 1), 5), state.contains(ballot(60, 1), 5)),
             (Some(true), Some(false))
         );
+        let of_another = Ballot { n: 60, pid: ProposerId { node: NodeId(1), life: 2 } };
+        assert_eq!(state.contains(of_another, 5), None, "the node has had two proposers");
         assert_eq!((state.contains(ballot(2, 2), 5), state.known_since), (Some(true), 5));
         // One more node: what the node said that has been silent for longest is lost.
         let lost_at = state.clock;

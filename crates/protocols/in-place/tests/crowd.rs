@@ -91,8 +91,8 @@ fn op(seq: u64) -> OpId {
 
 type Got = Result<Outcome, CommandError>;
 
-/// Adds to a counter through node 4, which learns nothing of the votes for its proposal. Node 5 does `meanwhile`. Returns what the caller
-/// at node 4 is told once the network has healed, and the violations.
+/// Adds to a counter through node 4, which learns nothing of the votes for its proposal. Node 5 does `meanwhile`. Returns the answer
+/// that the caller at node 4 gets once the network has healed, and the violations.
 fn overtake(bug: Mutant, meanwhile: impl FnOnce(&mut World)) -> (Got, Vec<String>) {
     set_mutant(bug);
     let mut world = World::new(1, 5, 3, Durability::Disk);
@@ -155,6 +155,40 @@ fn a_proposal_that_a_key_has_lost_is_not_made_again() {
     let (told, violations) = overtake(Mutant::NONE, delete_and_make_again);
     assert_eq!((told, violations), (Err(CommandError::Forgotten), Vec::new()));
     let (_, violations) = overtake(mutants::IN_PLACE_MISSES, delete_and_make_again);
+    assert!(violations.iter().any(|v| v.starts_with("rmw-I5")), "{violations:#?}");
+}
+
+/// The proposer of a chosen proposal learns of it while it makes the next one, whose votes it does not learn of either. The key remembers
+/// only the last proposal of a node, so nothing shows the first one later.
+#[test]
+fn a_command_that_is_known_to_be_done_is_not_done_again() {
+    let propose_another = |world: &mut World| {
+        let space = world.space(4);
+        let run = async move {
+            let _ = space.execute(op(3), Attempt::First, "k".into(), Command::Add { amount: 100 }).await;
+        };
+        world.env(4).spawn("add", Box::pin(run));
+        world.cut.clear();
+        let before = world.frames;
+        // Three prepares, at least two promises, three writes.
+        while world.frames < before + 8 {
+            assert!(world.step());
+        }
+        for acceptor in 1..=3 {
+            world.cut.insert((NodeId(acceptor), NodeId(4)));
+        }
+        world.run_for(Duration::from_millis(10));
+        for acceptor in 1..=3 {
+            world.cut.insert((NodeId(4), NodeId(acceptor)));
+        }
+        for seq in 0..3 * REMEMBERED as u64 {
+            let added = execute(world, 5, 100 + seq, Command::Add { amount: 1 });
+            assert!(matches!(added, Ok(Outcome::Done { number, .. }) if number == 112 + seq), "{added:?}");
+        }
+    };
+    let (told, violations) = overtake(Mutant::NONE, propose_another);
+    assert_eq!((told, violations), (Ok(Outcome::Done { version: 2, number: 11 }), Vec::new()));
+    let (_, violations) = overtake(mutants::IN_PLACE_LATER, propose_another);
     assert!(violations.iter().any(|v| v.starts_with("rmw-I5")), "{violations:#?}");
 }
 
