@@ -216,7 +216,13 @@ impl InPlaceOracle {
                 ghost.voted(&request.key, *ballot, identity, majority, verdict);
                 ghost.shows(identity, *next, *ballot);
             }
-            Answer::Nack { promised, voted } => ghost.shows(identity, *promised, *voted),
+            Answer::Nack { promised, voted } => {
+                // The answer to the write itself may be lost with its connection, and then nobody has seen this vote.
+                if *voted != Ballot::ZERO {
+                    ghost.voted(&request.key, *voted, identity, majority, verdict);
+                }
+                ghost.shows(identity, *promised, *voted);
+            }
             Answer::Forgotten {} | Answer::Rejected { .. } => {}
         }
     }
