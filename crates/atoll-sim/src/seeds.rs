@@ -36,7 +36,7 @@ impl Seeds {
         None
     }
 
-    /// The first of each range: one for every `of_each` seeds that it has.
+    /// Returns the first seeds of each range: one for every `of_each` seeds in it.
     pub fn share(&self, of_each: u64) -> Self {
         Self(self.0.iter().map(|r| r.start..r.start + r.end.saturating_sub(r.start) / of_each).collect())
     }

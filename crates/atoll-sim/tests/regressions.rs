@@ -62,6 +62,21 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         8_778_787,
         "a loglet was deleted while a read of it waited for the disk, which was then answered with a tail of 0 (native-N2)",
     ),
+    (
+        "in-place",
+        342,
+        "the answer to a write was lost with its connection, and the oracle took the repeated vote for one after a promise",
+    ),
+    (
+        "in-place",
+        347,
+        "a command was done twice: its proposer knew that it was chosen, made another proposal, and looked for the first one in vain later",
+    ),
+    (
+        "in-place",
+        558,
+        "a node that was to die after some frames died when the keyspace in memory was new, beside the minority that stayed dead",
+    ),
     ("registers", 66, "the disk of the only acceptor stayed so slow that the run never became full"),
     (
         "lasting",

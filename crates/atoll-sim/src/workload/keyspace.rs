@@ -484,6 +484,10 @@ pub async fn write_all(stage: &Stage<Handles>, reef: &Reef, keys: u64, client: u
 pub async fn demand(stage: Stage<Handles>, reef: Reef, keys: u64, dead: Vec<usize>) {
     stage.pause(Duration::from_millis(500)).await;
     clients_end(&stage, &reef).await;
+    // A node in memory that still had to die would forget the new keyspace, beside the minority that dies.
+    for host in 0..stage.cluster.hosts() {
+        stage.cluster.inject(Fault::Defuse { host });
+    }
     stage.waits_for("a keyspace".to_owned());
     provide(&stage, &reef).await;
     if !dead.is_empty() {

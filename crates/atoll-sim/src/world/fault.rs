@@ -39,6 +39,11 @@ pub enum Fault {
         /// How long after the end it restarts.
         back_after: u64,
     },
+    /// The process no longer ends after some frames.
+    Defuse {
+        /// The host.
+        host: usize,
+    },
     /// Starts a process that is not running.
     Boot {
         /// The host.

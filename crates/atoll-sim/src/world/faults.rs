@@ -37,7 +37,7 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::PutBack { whole: true, .. } => "sim.fault.put_back_all",
         Fault::Wipe { .. } => "sim.fault.wipe",
         Fault::Unmount { .. } => "sim.fault.unmount",
-        Fault::Boot { .. } | Fault::HealNetwork | Fault::HealDisk { .. } => "sim.heal",
+        Fault::Boot { .. } | Fault::Defuse { .. } | Fault::HealNetwork | Fault::HealDisk { .. } => "sim.heal",
     }
 }
 
@@ -49,6 +49,7 @@ impl<A: Assembly> World<A> {
             Fault::HealNetwork
                 | Fault::HealDisk { .. }
                 | Fault::Boot { .. }
+                | Fault::Defuse { .. }
                 | Fault::CopyDisk { .. }
                 | Fault::FailReads { failing: false, .. }
                 | Fault::SlowDisk { factor: 1, .. }
@@ -73,6 +74,11 @@ impl<A: Assembly> World<A> {
             Fault::CrashAfterFrames { host, frames, back_after } => {
                 if let Some(p) = &mut self.hosts[host].process {
                     p.fuse = Some((frames, back_after));
+                }
+            }
+            Fault::Defuse { host } => {
+                if let Some(p) = &mut self.hosts[host].process {
+                    p.fuse = None;
                 }
             }
             Fault::Boot { host } => {
