@@ -18,15 +18,14 @@ it: acceptors that still serve a group that they have sealed, and one that takes
 
 import contextlib
 import json
-import os
-import pathlib
-import shutil
 import signal
 import subprocess
 import threading
 import time
 
-from cluster import Cluster, Drill, Failed, need, poll, say, table
+import known_bugs
+from cluster import Cluster, Drill, need, poll, say, table
+from known_bugs import right
 
 ENGINES = ("bizur", "in-place")
 ZONES = {"a": (1, 4), "b": (2, 5), "c": (3, 6)}
@@ -36,16 +35,6 @@ MOVES = (((1, 2, 3, 4, 5), 5), ((4, 5, 6), 3), ((1, 2, 3), 3))
 REFUSED_FOR = 4
 # How many keys the keyspace in memory has.
 FORGOTTEN_KEYS = 24
-
-
-class Wrong(Failed):
-    """What the program must not do, as a client sees it."""
-
-
-def right(condition, words):
-    """Fails the drill, because of what the program did, unless the condition holds."""
-    if not condition:
-        raise Wrong(words)
 
 
 class Client(threading.Thread):
@@ -250,34 +239,12 @@ def stopped(cluster, number):
 BUGS = {"InPlaceUnsealed": moves, "InPlaceT9": forgetful}
 
 
-def bugs(drill):
-    """Each bug is found by what clients see."""
-    if not drill.args.mutant_bin:
-        return
-    binary = pathlib.Path(drill.args.mutant_bin).resolve()
-    for bug, part in BUGS.items():
-        os.environ["ATOLL_MUTANT"] = bug
-        try:
-            with Cluster(binary, drill.folder / bug, "--nodes", 6) as cluster:
-                # The nodes have it from the supervisor. The clients are healthy.
-                os.environ.pop("ATOLL_MUTANT", None)
-                part(drill, cluster)
-        except Wrong as words:
-            say(f"  {bug} is found: {words}")
-        else:
-            raise Failed(f"{bug} is not found")
-        finally:
-            os.environ.pop("ATOLL_MUTANT", None)
-            shutil.rmtree(drill.folder / bug, ignore_errors=True)
-    drill.result["found"] = len(BUGS)
-
-
 def body(drill):
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 6) as cluster:
         moves(drill, cluster)
         zones(drill, cluster)
         forgetful(drill, cluster)
-    bugs(drill)
+    known_bugs.find(drill, BUGS, nodes=6)
 
 
 if __name__ == "__main__":

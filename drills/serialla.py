@@ -14,13 +14,13 @@ import collections
 import contextlib
 import json
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
 import time
 
 from cluster import Cluster, Drill, need, poll, say, table
+from known_bugs import environment, test_build
 from networks import Networks, can_cut
 from served import Serving
 
@@ -161,17 +161,6 @@ class Search:
 
 
 @contextlib.contextmanager
-def environment(**variables):
-    """Sets variables for what is started in this block."""
-    os.environ.update({name: value for name, value in variables.items() if value})
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
-
-
-@contextlib.contextmanager
 def nodes_of(binary, folder, cuts):
     """Three nodes that a supervisor starts again; or, to be cut off from each other, with a network each and without a supervisor."""
     if not cuts:
@@ -241,14 +230,6 @@ def with_bug(drill, binary, bug):
     if found and drill.args.keep:
         shutil.copy(drill.folder / "history.jsonl", drill.folder / f"{bug.name}.jsonl")
     return search.row(bug.name, "found" if found else "not found")
-
-
-def test_build(path):
-    """A program that honours ATOLL_MUTANT."""
-    binary = pathlib.Path(path).resolve()
-    asked = subprocess.run([binary, "--version"], env=dict(os.environ, ATOLL_MUTANT="no such bug"), capture_output=True)
-    need(asked.returncode == 2, f"{path} ignores ATOLL_MUTANT: build it with `cargo build -p atoll --features testing`")
-    return binary
 
 
 def bugs(drill, binary, only):

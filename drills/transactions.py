@@ -14,15 +14,14 @@ it: keys that are only read are not locked, and only the coordinator knows what 
 """
 
 import json
-import os
-import pathlib
 import random
-import shutil
 import subprocess
 import threading
 import time
 
-from cluster import Cluster, Drill, Failed, need, poll, say, table
+import known_bugs
+from cluster import Cluster, Drill, need, poll, say, table
+from known_bugs import right
 
 GROUP = 10
 START = 100
@@ -32,16 +31,6 @@ BLOCKED_AT_MOST = 1.0
 # Known bugs of transactions that the drill must find, and for how many rounds it looks for one.
 BUGS = ("InPlaceTx6", "InPlaceTx3")
 BUG_ROUNDS = 20
-
-
-class Wrong(Failed):
-    """What the program must not do, as a client sees it."""
-
-
-def right(condition, words):
-    """Fails the drill, because of what the program did, unless the condition holds."""
-    if not condition:
-        raise Wrong(words)
 
 
 def account(number):
@@ -334,28 +323,11 @@ def rounds(drill, cluster, count):
     return bank
 
 
-def bugs(drill):
-    """Each bug is found by what clients see."""
-    if not drill.args.mutant_bin:
-        return
-    binary = pathlib.Path(drill.args.mutant_bin).resolve()
+def hunt(drill, cluster):
+    """Looks for a known bug."""
     # In few accounts, transactions meet.
     drill.args.accounts = 50
-    for bug in BUGS:
-        os.environ["ATOLL_MUTANT"] = bug
-        try:
-            with Cluster(binary, drill.folder / bug, "--nodes", 3) as cluster:
-                # The nodes have it from the supervisor. The clients are healthy.
-                os.environ.pop("ATOLL_MUTANT", None)
-                rounds(drill, cluster, BUG_ROUNDS)
-        except Wrong as words:
-            say(f"  {bug} is found: {str(words)[:300]}")
-        else:
-            raise Failed(f"{bug} is not found")
-        finally:
-            os.environ.pop("ATOLL_MUTANT", None)
-            shutil.rmtree(drill.folder / bug, ignore_errors=True)
-    drill.result["found"] = len(BUGS)
+    rounds(drill, cluster, BUG_ROUNDS)
 
 
 def body(drill):
@@ -382,7 +354,7 @@ def body(drill):
         longest_block_s=round(bank.longest_block, 3),
         history=bank.history.lines,
     )
-    bugs(drill)
+    known_bugs.find(drill, {bug: hunt for bug in BUGS}, nodes=3)
 
 
 if __name__ == "__main__":
