@@ -194,7 +194,7 @@ impl Connections {
         self.call_after(Earlier::none(), repeat, attempt_timeout, |channel, _| f(channel)).await
     }
 
-    /// Like [`Connections::call`], after attempts at nodes that are not among these. `f` is told what is known of all attempts before.
+    /// Like [`Connections::call`], after attempts at nodes that are not among these. `f` receives what is known of all earlier attempts.
     pub(crate) async fn call_after<T, F, R>(
         &self,
         earlier: Earlier,

@@ -438,7 +438,7 @@ async fn what_a_stream_has_not_answered_is_bounded() {
     // The client reads nothing: of 4 MiB, each read counts for the longest value that it might show. The rest is in windows and buffers.
     let (sent, _, answered) = unanswered(&address, get(vec![long.clone()]), 6_000).await;
     assert!(sent < 2_000, "{sent} operations were taken from a client that reads no answers");
-    assert_eq!(answered, 6_000, "and it goes on as soon as it reads");
+    assert_eq!(answered, 6_000, "the stream continues once the client reads");
     // What is refused at once counts until it is answered, too.
     let (_, most, answered) = unanswered(&address, get(vec![long.clone(), long]), 20_000).await;
     assert!(most < 4_000, "{most} operations were unanswered");

@@ -36,8 +36,8 @@ struct Attempt<'a> {
     deadline: Tick,
 }
 
-/// Makes one attempt. On success every command was answered, and the batch is empty. Otherwise it holds the commands to try again. `why` is
-/// what commands are told whose deadline has passed.
+/// Makes one attempt. On success every command was answered, and the batch is empty. Otherwise it holds the commands to try again.
+/// Commands whose deadline has passed fail with `why`.
 pub(crate) async fn attempt(
     shared: &Arc<Shared>,
     proposer: &Arc<Proposer>,
