@@ -2,8 +2,8 @@
 //! feature `testing` they compile to nothing; with it, they do nothing until `set_races` or `set_races_everywhere` gives a seed.
 //!
 //! A procedure waits at its point: [`Env::race_point`]. So a point between two uncontended locks lets another procedure take them in
-//! between, which otherwise happens only between two awaits. A role is a synchronous state machine and cannot wait. What it sends after its
-//! point leaves late instead, and so after messages that it sends later: `Effects::race_point` in `role.rs`.
+//! between, which otherwise happens only between two awaits. A role is a synchronous state machine and cannot wait. The next message
+//! after its point leaves late instead, and so after messages that it sends later: `Effects::race_point` in `role.rs`.
 //!
 //! The seed decides which points delay, how often, and for how long. Half of the points are quiet, so that each run stresses a few.
 

@@ -193,7 +193,7 @@ pub struct Effects {
     pub(crate) cells: Vec<(Lsn, CellWrite)>,
     pub(crate) freed: Vec<Loc>,
     pub(crate) todo: Vec<(Lsn, Effect)>,
-    /// By how much the last race point delays what is sent; nothing outside tests.
+    /// By how much the last race point delays the next message; nothing outside tests.
     pub(crate) late: Late,
 }
 
@@ -268,7 +268,8 @@ impl Effects {
 
     /// Answers a request; the answer is dropped if `to` was a post. It leaves this node once everything up to `reveals` is durable.
     pub fn reply<M: Message>(&mut self, to: Caller, message: M, reveals: Lsn) {
-        let reply = Effect::Reply { to, frame: message.into_frame(roles::NONE), late: self.late };
+        let late = std::mem::take(&mut self.late);
+        let reply = Effect::Reply { to, frame: message.into_frame(roles::NONE), late };
         self.todo.push((reveals, reply));
     }
 
@@ -280,11 +281,11 @@ impl Effects {
 
     /// Like [`Effects::post`], for a frame that is already encoded and shared between receivers.
     pub fn post_frame(&mut self, to: NodeId, class: Class, frame: Frame, reveals: Lsn) {
-        self.todo.push((reveals, Effect::Post { to, class, frame, late: self.late }));
+        let late = std::mem::take(&mut self.late);
+        self.todo.push((reveals, Effect::Post { to, class, frame, late }));
     }
 
-    /// Passes a race point: if a test wants that, what the role sends from here to the next race point, or to the end of the call, leaves
-    /// late. See [`crate::races`].
+    /// Passes a race point: if a test wants that, the next message of this call leaves late. See [`crate::races`].
     #[inline(always)]
     pub fn race_point(&mut self, point: &'static str) {
         self.late = Late::drawn(point);

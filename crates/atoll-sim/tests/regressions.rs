@@ -63,6 +63,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "a loglet was deleted while a read of it waited for the disk, which was then answered with a tail of 0 (native-N2)",
     ),
     (
+        "keyspace-races",
+        80,
+        "a race point before an answer to a client also delayed the acknowledgement after it, and the oracle took it for a later one",
+    ),
+    (
         "in-place",
         342,
         "the answer to a write was lost with its connection, and the oracle took the repeated vote for one after a promise",
