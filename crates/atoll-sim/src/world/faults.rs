@@ -41,22 +41,26 @@ fn kind(fault: &Fault) -> &'static str {
     }
 }
 
+/// Returns whether a fault only ends another one, so that it does not count.
+fn is_end(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::HealNetwork
+            | Fault::HealDisk { .. }
+            | Fault::Boot { .. }
+            | Fault::Defuse { .. }
+            | Fault::CopyDisk { .. }
+            | Fault::FailReads { failing: false, .. }
+            | Fault::SlowDisk { factor: 1, .. }
+            | Fault::FullDisk { full: false, .. }
+            | Fault::HangDisk { hung: false, .. }
+            | Fault::SlowLink { slow: Slow { by_ns: 0, jitter_ns: 0, resent_permille: 0 }, .. }
+    )
+}
+
 impl<A: Assembly> World<A> {
     pub(super) fn inject(&mut self, fault: Fault) {
-        // The end of a fault does not count as a fault.
-        let ends = matches!(
-            fault,
-            Fault::HealNetwork
-                | Fault::HealDisk { .. }
-                | Fault::Boot { .. }
-                | Fault::Defuse { .. }
-                | Fault::CopyDisk { .. }
-                | Fault::FailReads { failing: false, .. }
-                | Fault::SlowDisk { factor: 1, .. }
-                | Fault::FullDisk { full: false, .. }
-                | Fault::HangDisk { hung: false, .. }
-                | Fault::SlowLink { slow: Slow { by_ns: 0, jitter_ns: 0, resent_permille: 0 }, .. }
-        );
+        let ends = is_end(&fault);
         self.totals.faults += u64::from(!ends);
         self.cluster.state().faults_done = self.totals.faults;
         hit(kind(&fault));
