@@ -27,6 +27,11 @@ def scalog_service():
     return modules("atoll/scalog/v1/scalog")
 
 
+def keyspace_service():
+    """The modules of keyspace.proto: messages, and the client."""
+    return modules("atoll/keyspace/v1/keyspace")
+
+
 def modules(name):
     """The modules that are generated from one definition, which is named without its ending."""
     definition = DEFINITIONS / f"{name}.proto"
