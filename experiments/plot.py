@@ -481,8 +481,65 @@ def logs_kinds(name):
     save(figure, name)
 
 
+def over_time(axis, run, colour):
+    """Acknowledgements per second in short windows, against milliseconds."""
+    width = run["bin_ms"]
+    axis.step([(n + 1) * width for n in range(len(run["acks"]))], [count * 1000 / width for count in run["acks"]], color=colour, lw=0.7)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel(f"per second, in {width} ms", fontsize=7)
+
+
+def strips(axis, columns):
+    """Each value as a line, and the median of a column as a dot."""
+    for at, (_, values, colour) in enumerate(columns):
+        axis.plot([at] * len(values), values, "_", color=colour, ms=16, alpha=0.5)
+        if values:
+            axis.plot([at], [median(values)], "o", color=colour)
+    axis.set_xticks(range(len(columns)), [title for title, _, _ in columns], fontsize=7)
+    axis.set_xlim(-0.5, len(columns) - 0.5)
+    axis.set_ylim(bottom=0)
+
+
+def scalog_reconfigure(name):
+    """Appends while shards come and go, beside CORFU's reconfiguration; and the gaps."""
+    runs = [r for r in lines(name) if r["workload"] == "reconfigure"]
+    systems = (("Scalog", OURS), ("CORFU", BASE))
+    figure, axes = plt.subplots(3, 1, figsize=(11, 9))
+    marks = {"shard added": "-", "shard ended": "--", "unit replaced": "-"}
+    for axis, (system, colour) in zip(axes, systems):
+        run = next(r for r in runs if r["system"] == system)
+        over_time(axis, run, colour)
+        shown = set()
+        for window in run["windows"]:
+            what = window["what"]
+            if what in marks and window["at_ms"] < len(run["acks"]) * run["bin_ms"]:
+                axis.axvline(window["at_ms"], color=PAPER, lw=0.8, ls=marks[what], label=None if what in shown else what)
+                shown.add(what)
+        axis.legend(fontsize=7, loc="lower right")
+        axis.set_title(f"{system}: acknowledged appends", fontsize=8)
+    axes[1].set_xlabel("ms")
+    kinds = [("Scalog", "no change"), ("Scalog", "shard added"), ("Scalog", "shard ended"), ("CORFU", "no change"), ("CORFU", "unit replaced")]
+    columns = [
+        (f"{system}, {what}", [w["gap_ms"] for r in runs if r["system"] == system for w in r["windows"] if w["what"] == what],
+         dict(systems)[system])
+        for system, what in kinds
+    ]
+    strips(axes[2], columns)
+    axes[2].axhline(30, color=PAPER, lw=0.8, label="CORFU's pause, as Scalog's slides say: about 30 ms")
+    axes[2].set_ylabel("longest gap of a window, ms", fontsize=7)
+    axes[2].legend(fontsize=7)
+    settings = runs[0]["settings"]
+    figure.suptitle(
+        f"{settings['shards']} shards of two servers, and as many chains of two units, {settings['nodes']} processes on one machine;"
+        f" {settings['clients']} clients, {settings['payload_bytes']} B,\nhalf of CORFU's peak: {settings['rate']:,} appends per second; {loads(runs)}",
+        fontsize=8,
+    )
+    save(figure, name)
+
+
 FIGURES = {
     "logs/kinds": logs_kinds,
+    "scalog/reconfigure": scalog_reconfigure,
     "bizur/figure_1": bizur_1,
     "bizur/figure_2": bizur_2,
     "bizur/figure_4": bizur_4,

@@ -8,6 +8,7 @@
 //! | `model.rs` | real node cores in virtual time, on machines whose processors, links and disks are modelled |
 //! | `measure.rs` | the parameters of the model, measured on this machine |
 //! | `striping.rs` | Delos, Figure 10 middle and right: how a StripedLoglet scales |
+//! | `scalog/` | Scalog against its paper |
 //! | `apps/` | CORFU's applications, over the logs of a real cluster |
 //! | `latency.rs` | histograms and their lines |
 
@@ -16,6 +17,7 @@ mod cluster;
 mod latency;
 mod measure;
 mod model;
+mod scalog;
 mod striping;
 mod virtualization;
 
@@ -35,6 +37,8 @@ enum Experiment {
     Virtualization(virtualization::Args),
     /// StripedLoglet with 1 to 30 stripes on modelled machines (Delos, Figure 10 middle and right)
     Striping(striping::Args),
+    /// Scalog against its paper: load on a cluster
+    Scalog(scalog::Args),
     /// CORFU's applications over a cluster's log: store, map replicas, mirror, transactions, replicated services
     Apps(apps::Args),
 }
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
     let held = match Experiment::parse() {
         Experiment::Virtualization(args) => virtualization::run(&args),
         Experiment::Striping(args) => striping::run(&args),
+        Experiment::Scalog(args) => scalog::run(&args),
         Experiment::Apps(args) => apps::run(&args),
     };
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -19,7 +19,7 @@ mod mirror;
 mod scalog;
 mod smr;
 mod store;
-mod target;
+pub mod target;
 mod transactions;
 
 use std::io::{self, Write};
@@ -77,7 +77,7 @@ enum App {
 
 /// Why a run could not continue.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub enum Error {
     /// The client could not be made, or the log could not be created.
     #[error(transparent)]
     Client(#[from] atoll_client::Error),
