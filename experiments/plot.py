@@ -537,9 +537,41 @@ def scalog_reconfigure(name):
     save(figure, name)
 
 
+def scalog_kills(name):
+    """What clients see of a killed node: of the shard, and others."""
+    runs = [r for r in lines(name) if r["workload"] == "kill"]
+    roles = list(dict.fromkeys(r["victim"] for r in runs))
+    killed = [role for role in roles if role != "nobody"]
+    figure = plt.figure(figsize=(12, 8))
+    for at, role in enumerate(killed):
+        axis = figure.add_subplot(2, len(killed), at + 1)
+        run = next(r for r in runs if r["victim"] == role)
+        over_time(axis, run, OURS)
+        axis.axvline(run["killed_ms"], color="black", lw=0.6, ls=":")
+        axis.set_title(f"{role} killed", fontsize=8)
+        axis.set_xlabel("ms", fontsize=7)
+    columns = []
+    for role in roles:
+        mine = [r for r in runs if r["victim"] == role]
+        for which, words, colour in (("of the shard", ", clients of its shard", PAPER), ("others", ", other clients", OURS)):
+            gaps = [gap for r in mine for gap in r["gaps_ms"][which]]
+            words = words if role == "storage server" else ""
+            if gaps:
+                columns.append((f"{role}{words}".replace(", ", ",\n"), gaps, colour))
+    axis = figure.add_subplot(2, 1, 2)
+    strips(axis, columns)
+    axis.set_ylabel("longest time of a client without an acknowledgement, ms", fontsize=7)
+    settings = runs[0]["settings"]
+    figure.suptitle(
+        f"{settings['shards']} shards of two servers, {settings['nodes']} processes on one machine, {settings['clients']} clients with one append of"
+        f" {settings['payload_bytes']} B under way each;\nthe dotted line is the kill; {loads(runs)}", fontsize=8)
+    save(figure, name)
+
+
 FIGURES = {
     "logs/kinds": logs_kinds,
     "scalog/reconfigure": scalog_reconfigure,
+    "scalog/kills": scalog_kills,
     "bizur/figure_1": bizur_1,
     "bizur/figure_2": bizur_2,
     "bizur/figure_4": bizur_4,
