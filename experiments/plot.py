@@ -568,10 +568,34 @@ def scalog_kills(name):
     save(figure, name)
 
 
+def scalog_throughput(name):
+    """Real writes and reads against the number of servers."""
+    runs = lines(name)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4))
+    series = (("Scalog", "o-", OURS), ("CORFU", "s-", BASE), ("CORFU, 4 records per entry", "x-", "black"))
+    for axis, workload in zip(axes, ("write", "read")):
+        for system, style, colour in series:
+            mine = [r for r in runs if (r["system"], r["workload"]) == (system, workload)]
+            servers = sorted({r["settings"]["servers"] for r in mine})
+            rates = [median([r["records_s"] for r in mine if r["settings"]["servers"] == count]) for count in servers]
+            if servers:
+                axis.plot(servers, rates, style, color=colour, label=system)
+        axis.set_xlabel("servers, two copies each, all on one machine")
+        axis.set_ylabel(f"records per second, {workload}s")
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=7)
+    settings = runs[0]["settings"]
+    figure.suptitle(
+        f"{settings['clients']} clients with one operation of {settings['payload_bytes']} B records under way each, on the same machine; {loads(runs)}."
+        "\nIt shows what a record costs here, not how a log scales over machines.", fontsize=8)
+    save(figure, name)
+
+
 FIGURES = {
     "logs/kinds": logs_kinds,
     "scalog/reconfigure": scalog_reconfigure,
     "scalog/kills": scalog_kills,
+    "scalog/throughput": scalog_throughput,
     "bizur/figure_1": bizur_1,
     "bizur/figure_2": bizur_2,
     "bizur/figure_4": bizur_4,
