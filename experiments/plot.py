@@ -568,6 +568,33 @@ def scalog_kills(name):
     save(figure, name)
 
 
+def scalog_ordering(name):
+    """What a real ordering layer carries on this machine, against the number of emulated shards."""
+    runs = [r for r in lines(name) if r.get("carried")]
+    figure, axes = plt.subplots(1, 3, figsize=(14, 4.2))
+    kinds = (("ordering", "one follows the ordering log", "o-", OURS), ("ordering, followed by all servers", "all servers follow it", "s-", BASE))
+    panels = (("interval_us", "shortest interval of reports that is carried, ms (log)", 1e-3), ("report_to_cut_p50_us", "from a report to its cut, p50, ms (log)", 1e-3),
+              ("writes_s", "records ordered per second (log)", 1))
+    for axis, (key, label, scale) in zip(axes, panels):
+        for workload, title, style, colour in kinds:
+            mine = sorted((r for r in runs if r["workload"] == workload), key=lambda r: r["shards"])
+            axis.plot([r["shards"] for r in mine], [r[key] * scale for r in mine], style, color=colour, label=title)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("shards of two servers, emulated (log)")
+        axis.set_ylabel(label, fontsize=8)
+    axes[0].plot([3500], [0.1], "D", color=PAPER, mfc="none", label="Scalog's slides: 0.1 ms")
+    axes[1].plot([3500], [1.6], "D", color=PAPER, mfc="none", label="Scalog's slides: 1.6 ms for an append")
+    axes[2].plot([3500], [52e6], "D", color=PAPER, mfc="none", label="Scalog's slides: 52 million")
+    for axis in axes:
+        axis.legend(fontsize=7)
+    settings = runs[0]["settings"]
+    figure.suptitle(
+        f"Real aggregators, orderer and ordering log of {settings['ordering_servers']} servers, sockets and disk of one machine; emulated servers on it, too."
+        f"\nEach shard grows by {settings['shard_rate']:,.0f} records per second, so the records follow from the number of shards.", fontsize=8)
+    save(figure, name)
+
+
 def scalog_throughput(name):
     """Real writes and reads against the number of servers."""
     runs = lines(name)
@@ -595,6 +622,7 @@ FIGURES = {
     "logs/kinds": logs_kinds,
     "scalog/reconfigure": scalog_reconfigure,
     "scalog/kills": scalog_kills,
+    "scalog/ordering": scalog_ordering,
     "scalog/throughput": scalog_throughput,
     "bizur/figure_1": bizur_1,
     "bizur/figure_2": bizur_2,

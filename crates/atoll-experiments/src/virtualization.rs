@@ -282,7 +282,7 @@ impl<L: Log> Subject<L> {
 }
 
 /// Returns the load average of the machine over one minute.
-fn load_1m() -> f64 {
+pub fn load_1m() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(f64::NAN)
 }
