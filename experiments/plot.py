@@ -595,6 +595,45 @@ def scalog_ordering(name):
     save(figure, name)
 
 
+def scalog_modelled(name):
+    """Writes and the ordering layer on modelled machines."""
+    runs = lines(name)
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.6))
+    series = (("Scalog", "write", "Scalog", "o--", OURS), ("CORFU", "write", "CORFU", "s--", BASE),
+              ("CORFU", "write, 4 records per entry", "CORFU, 4 records per entry", "x--", "black"))
+    for system, workload, title, style, colour in series:
+        mine = [r for r in runs if (r["system"], r["workload"]) == (system, workload)]
+        left.plot([r["settings"]["servers"] for r in mine], [r["records_s"] for r in mine], style, color=colour, label=f"{title}, modelled")
+    left.plot([34], [2.34e6], "D", color=PAPER, mfc="none", label="Scalog's slides: 2.34 million below 40 servers")
+    left.plot([34], [530e3], "v", color=PAPER, mfc="none", label="CORFU, Scalog's slides: 530,000 below 40 servers")
+    left.set_xlabel("servers, two copies each (log)")
+    left.set_ylabel("records per second (log)")
+    layers = [r for r in runs if r["workload"] in ("ordering layer", "ordering layer, followed")]
+    for (fan_in, colour) in zip(dict.fromkeys(r["fan_in"] for r in layers), (OURS, BASE, "black")):
+        mine = sorted((r for r in layers if r["fan_in"] == fan_in and r["followers"] == 0), key=lambda r: r["shards"])
+        middle.plot([r["shards"] for r in mine], [r["report_to_cut_p50_us"] / 1e3 for r in mine], "o--", color=colour,
+                    label=f"modelled, fan-in {fan_in}")
+        right.plot([r["shards"] for r in mine], [r["cuts_s"] for r in mine], "o--", color=colour, label=f"modelled, fan-in {fan_in}")
+        for run in (r for r in layers if r["fan_in"] == fan_in and r["followers"] > 0):
+            for axis, value in ((middle, run["report_to_cut_p50_us"] / 1e3), (right, run["cuts_s"])):
+                axis.plot([run["shards"]], [value], "x", color=colour)
+                axis.annotate(f"{run['followers']:,} follow", (run["shards"], value), textcoords="offset points", xytext=(4, 2), fontsize=6)
+    middle.plot([3500], [1.6], "D", color=PAPER, mfc="none", label="Scalog's slides: 1.6 ms for an append")
+    middle.set_ylabel("from a report to its cut, p50, ms (log)")
+    right.set_ylabel("cuts per second (log)")
+    for axis in (left, middle, right):
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.legend(fontsize=7)
+    for axis in (middle, right):
+        axis.set_xlabel("shards of two servers (log)")
+    parameters = next(r["settings"]["parameters"] for r in runs if "parameters" in r.get("settings", {}))
+    figure.suptitle(
+        "All modelled: each node has a machine of its own, with parameters that were measured on this one: a sync"
+        f" {parameters['sync_ns'] / 1e3:,.0f} µs, a step {parameters['step_ns'] / 1e3:.1f} µs.", fontsize=8)
+    save(figure, name)
+
+
 def scalog_throughput(name):
     """Real writes and reads against the number of servers."""
     runs = lines(name)
@@ -623,6 +662,7 @@ FIGURES = {
     "scalog/reconfigure": scalog_reconfigure,
     "scalog/kills": scalog_kills,
     "scalog/ordering": scalog_ordering,
+    "scalog/modelled": scalog_modelled,
     "scalog/throughput": scalog_throughput,
     "bizur/figure_1": bizur_1,
     "bizur/figure_2": bizur_2,

@@ -37,7 +37,7 @@ enum Experiment {
     Virtualization(virtualization::Args),
     /// StripedLoglet with 1 to 30 stripes on modelled machines (Delos, Figure 10 middle and right)
     Striping(striping::Args),
-    /// Scalog against its paper: load on a cluster, the ordering layer with many emulated shards
+    /// Scalog against its paper: load on a cluster, the ordering layer with many emulated shards, modelled machines
     Scalog(scalog::Args),
     /// CORFU's applications over a cluster's log: store, map replicas, mirror, transactions, replicated services
     Apps(apps::Args),

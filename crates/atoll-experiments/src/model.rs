@@ -101,6 +101,8 @@ pub struct Work {
     pub turns: u64,
     /// Number of steps of these turns, messages out included.
     pub steps: u64,
+    /// Bytes that came in and went out.
+    pub bytes: u64,
     /// Real time of these turns.
     pub took: Duration,
 }
@@ -188,6 +190,9 @@ struct Node {
     receiving_until: u64,
     written_bytes: u32,
     busy: Busy,
+    /// Processor time of a byte that comes in or goes out, beside [`Parameters::byte_ps`], in picoseconds.
+    more_byte_ps: u64,
+    work: Work,
 }
 
 /// See the module documentation.
@@ -228,17 +233,32 @@ impl Model {
     /// Adds a node to a machine, and returns its number; the first is 1. With `serves`, it has a LogServer and a sequencer. Otherwise only
     /// clients run on it.
     pub fn add_node(&mut self, machine: usize, serves: bool, seed: u64) -> NodeId {
-        let id = NodeId(self.nodes.len() as u32 + 1);
-        let mut core = NodeCore::new(id, life_of(id), seed.wrapping_add(id.0.into()));
-        let env = core.env();
-        // The cluster is not in the middle of an upgrade.
-        assert!(env.levels().learn(Level::CURRENT).is_ok(), "this program reads its own level");
-        if serves {
-            let server = LogServer::new(env.clone(), storage_of(id), LogServerOptions::default());
+        let native = |core: &mut NodeCore, storage| {
+            let env = core.env();
+            let server = LogServer::new(env.clone(), storage, LogServerOptions::default());
             core.add_role(atoll_native::roles::LOG_SERVER, Box::new(server));
             let sequencer = Sequencer::new(env, SequencerOptions::default());
             core.add_role(atoll_native::roles::SEQUENCER, Box::new(sequencer));
-        }
+        };
+        self.add_node_with(machine, seed, |core, storage| {
+            if serves {
+                native(core, storage);
+            }
+        })
+    }
+
+    /// Adds a node to a machine, with the roles that `install` adds to it for its data directory.
+    pub fn add_node_with(
+        &mut self,
+        machine: usize,
+        seed: u64,
+        install: impl FnOnce(&mut NodeCore, StorageId),
+    ) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32 + 1);
+        let mut core = NodeCore::new(id, life_of(id), seed.wrapping_add(id.0.into()));
+        // The cluster is not in the middle of an upgrade.
+        assert!(core.env().levels().learn(Level::CURRENT).is_ok(), "this program reads its own level");
+        install(&mut core, storage_of(id));
         core.recover_done(Lsn::NONE);
         self.nodes.push(Node {
             core,
@@ -251,6 +271,8 @@ impl Model {
             receiving_until: 0,
             written_bytes: 0,
             busy: Busy::default(),
+            more_byte_ps: 0,
+            work: Work::default(),
         });
         id
     }
@@ -258,15 +280,42 @@ impl Model {
     /// Connects all nodes and gives each its first turn.
     pub fn connect(&mut self) {
         let ids = 1..=self.nodes.len() as u32;
-        for i in 0..self.nodes.len() {
-            let others = ids.clone().filter(|n| *n as usize != i + 1);
-            for peer in others.map(NodeId) {
-                for class in [Class::Control, Class::Data] {
-                    self.nodes[i].core.set_link(Tick(self.now), peer, class, Link::Up);
-                }
+        for one in ids.clone() {
+            for other in ids.clone().filter(|n| *n > one) {
+                self.connect_two(NodeId(one), NodeId(other));
             }
+        }
+        self.start();
+    }
+
+    /// Connects two nodes with each other.
+    pub fn connect_two(&mut self, one: NodeId, other: NodeId) {
+        for (node, peer) in [(one, other), (other, one)] {
+            for class in [Class::Control, Class::Data] {
+                self.nodes[node.0 as usize - 1].core.set_link(Tick(self.now), peer, class, Link::Up);
+            }
+        }
+    }
+
+    /// Gives each node its first turn.
+    pub fn start(&mut self) {
+        for i in 0..self.nodes.len() {
             self.wake(i, self.now);
         }
+    }
+
+    /// Lets bytes that a node gets or sends cost it this much more processor time, in picoseconds.
+    pub fn set_more_byte_ps(&mut self, node: NodeId, more_byte_ps: u64) {
+        self.nodes[node.0 as usize - 1].more_byte_ps = more_byte_ps;
+    }
+
+    /// Sends a message to a node from outside of the model, from a peer that has a machine and a link of its own and whose number is none
+    /// of a node's. It leaves at this time, which is not in the past.
+    pub fn send_from_outside(&mut self, at: u64, from: NodeId, to: NodeId, class: Class, envelope: Envelope) {
+        let bytes = frame_bytes(&envelope);
+        let message = Box::new(Travelling { from, class, envelope, bytes });
+        let arrives = at + self.parameters.latency_ns + transfer_ns(bytes, self.parameters.link_bytes_s);
+        self.plan(arrives, to.0 as usize - 1, Event::Arrives(message));
     }
 
     /// Returns the environment of a node, for handles and procedures.
@@ -274,14 +323,24 @@ impl Model {
         self.nodes[node.0 as usize - 1].core.env()
     }
 
+    /// Returns the virtual time, in nanoseconds since the start.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
     /// Returns how long the resources of a node were busy since the last [`Model::forget`].
     pub fn busy(&self, node: NodeId) -> Busy {
         self.nodes[node.0 as usize - 1].busy
     }
 
+    /// Returns the work of all turns of a node since the last [`Model::forget`].
+    pub fn work_of(&self, node: NodeId) -> Work {
+        self.nodes[node.0 as usize - 1].work
+    }
+
     /// Forgets what was busy so far.
     pub fn forget(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.busy = Busy::default());
+        self.nodes.iter_mut().for_each(|node| (node.busy, node.work) = Default::default());
         self.work = Work::default();
     }
 
@@ -365,18 +424,21 @@ impl Model {
             }
         }
         node.core.turn(now, &mut outputs);
-        self.work.took += started.elapsed();
+        let elapsed = started.elapsed();
         let steps = (outputs.steps + outputs.frames.len()) as u64;
-        self.work.turns += 1;
-        self.work.steps += steps;
         let targets: BTreeSet<_> = outputs.frames.iter().map(|frame| (frame.to, frame.class)).collect();
         bytes += outputs.frames.iter().map(|frame| frame_bytes(&frame.envelope)).sum::<u64>();
+        for work in [&mut self.work, &mut node.work] {
+            work.turns += 1;
+            (work.steps, work.bytes, work.took) =
+                (work.steps + steps, work.bytes + bytes, work.took + elapsed);
+        }
         let Parameters { turn_ns, step_ns, read_ns, write_ns, byte_ps, .. } = self.parameters;
         let took = turn_ns
             + steps * step_ns
             + sources.len() as u64 * read_ns
             + targets.len() as u64 * write_ns
-            + bytes * byte_ps / 1000;
+            + bytes * (byte_ps + node.more_byte_ps) / 1000;
         let end = self.now + took;
         node.busy_until = end;
         node.busy.processor_ns += took;

@@ -3,6 +3,8 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `ordering.rs` | the ordering layer on real sockets and a real disk, with emulated storage servers |
+//! | `modelled.rs` | the whole on modelled machines |
+//! | `machines.rs`, `tree.rs` | its writes, beside CORFU's; its ordering layer with many shards |
 //! | `layer.rs` | the shape of an ordering layer, what emulated servers report, what an observer sees |
 //! | `hosts.rs`, `threads.rs` | nodes on threads of their own; what these take of the processors |
 //! | `parts.rs` | the roles of a node |
@@ -11,9 +13,12 @@
 mod hosts;
 mod layer;
 mod load;
+mod machines;
+mod modelled;
 mod ordering;
 mod parts;
 mod threads;
+mod tree;
 
 /// Options of `scalog`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +33,8 @@ enum Experiment {
     Load(load::Args),
     /// The ordering layer with up to 3,500 emulated shards, on real sockets and a real disk
     Ordering(ordering::Args),
+    /// Scalog on modelled machines: writes beside CORFU's, and the ordering layer with up to 35,000 shards
+    Modelled(modelled::Args),
 }
 
 /// Runs an experiment. Returns whether everything held.
@@ -35,5 +42,6 @@ pub fn run(args: &Args) -> bool {
     match &args.experiment {
         Experiment::Load(args) => load::run(args),
         Experiment::Ordering(args) => ordering::run(args),
+        Experiment::Modelled(args) => modelled::run(args),
     }
 }

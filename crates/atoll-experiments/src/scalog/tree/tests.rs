@@ -1,0 +1,71 @@
+//! A modelled ordering layer orders what its servers report, through trees of any depth.
+
+use super::*;
+
+const MICRO: u64 = 1_000;
+const PARAMETERS: Parameters = Parameters {
+    turn_ns: 200,
+    step_ns: 200,
+    read_ns: 500,
+    write_ns: 500,
+    byte_ps: 10,
+    latency_ns: 10 * MICRO,
+    link_bytes_s: 1_000_000_000,
+    sync_ns: 50 * MICRO,
+    disk_bytes_s: 1_000_000_000,
+};
+const FREE: Costs = Costs { aggregator_byte_ps: 0, orderer_byte_ps: 0 };
+
+fn tree(shards: u32, fan_in: usize) -> Tree {
+    let ms = Duration::from_millis;
+    let (interval, warm_up, measured) = (Duration::from_micros(200), ms(4), ms(4));
+    let (replicas, shard_rate, followers, seed) = (2, 1e6, 0, 5);
+    Tree { shards, replicas, fan_in, interval, shard_rate, followers, warm_up, measured, seed }
+}
+
+fn ordered(of: &Tree, costs: Costs) -> (f64, f64, usize) {
+    let nodes = of.play(&PARAMETERS, Some(costs)).expect("it runs");
+    let seen = locked(&nodes.seen);
+    (
+        seen.ordered() as f64 / of.measured.as_secs_f64(),
+        seen.latencies.quantile_us(0.5),
+        depth_of(&nodes.config),
+    )
+}
+
+#[test]
+fn all_that_servers_report_is_ordered_through_trees_of_any_depth() {
+    for (fan_in, depth) in [(64, 0), (8, 1), (3, 3)] {
+        let (writes_s, took_us, levels) = ordered(&tree(40, fan_in), FREE);
+        assert_eq!(levels, depth, "levels of a tree with a fan-in of {fan_in}");
+        assert!(
+            (writes_s / 40e6 - 1.0).abs() < 0.1,
+            "{writes_s} of 40 million records per second, fan-in {fan_in}"
+        );
+        assert!(took_us < 2000.0, "{took_us} µs from a report to its cut, fan-in {fan_in}");
+    }
+}
+
+#[test]
+fn shards_that_no_configuration_has_are_added() {
+    let more = Tree { shards: 1100, shard_rate: 1e5, ..tree(1100, 128) };
+    let (writes_s, ..) = ordered(&more, FREE);
+    assert!((writes_s / 110e6 - 1.0).abs() < 0.1, "{writes_s} of 110 million records per second");
+}
+
+#[test]
+fn what_bytes_cost_the_orderer_delays_cuts() {
+    let (_, free_us, _) = ordered(&tree(40, 8), FREE);
+    let (_, dear_us, _) = ordered(&tree(40, 8), Costs { orderer_byte_ps: 200_000, ..FREE });
+    assert!(dear_us > free_us + 200.0, "{free_us} µs and {dear_us} µs from a report to its cut");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let figures = || {
+        let nodes = tree(20, 8).play(&PARAMETERS, Some(FREE)).expect("it runs");
+        let seen = locked(&nodes.seen);
+        (seen.ordered(), seen.cuts, seen.bytes, seen.latencies.quantile_us(0.99).to_bits())
+    };
+    assert_eq!(figures(), figures());
+}
