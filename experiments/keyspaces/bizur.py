@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Bizur's figures 1, 2 and 4 (§5), beside etcd and ZooKeeper of the rig of peers, on this machine, in one run:
+"""Bizur's figures (§5), beside etcd and ZooKeeper of the rig of peers, on this machine, in one run:
 
     experiments/keyspaces/bizur.py keys     figure 1: writes against the number of keys, 64 in flight
     experiments/keyspaces/bizur.py depth    figure 2: writes against the number in flight, 16,000 keys
+    experiments/keyspaces/bizur.py loss     figure 3: writes while packets are lost, 16,000 keys, 64 in flight; needs root, `ip` and `nft`
     experiments/keyspaces/bizur.py kill     figure 4: the leader is killed 5 s into 25, 16,000 keys, 64 in flight
 
 Every write is of 50 B and durable on a majority of three nodes. Keyspaces on Bizur are measured with one shard, as in the paper, and with
@@ -19,10 +20,12 @@ import threading
 import time
 
 import load
+import lossy
 from load import peers
 
 KEYS = (1, 16, 64, 256, 1000, 4000, 16_000)
 DEPTHS = (1, 4, 16, 64, 128, 256)
+LOSSES_PERCENT = (0, 1, 2, 3, 4, 5)
 ALL_KEYS, DEPTH, VALUE_BYTES = 16_000, 64, 50
 BUCKETS = 16_384
 SHARDS = (1, 256)
@@ -30,13 +33,15 @@ PEERS = ("etcd", "zookeeper")
 KILL_AT_S, KILL_RUN_S = 5, 25
 # Against the best peer, at 64 in flight and 16,000 keys.
 WANTED_OPS, WANTED_RECOVERY_MS = 3.0, 300
+# With the most packets lost, against none lost.
+WANTED_KEPT = 0.75
 
 
 def points(args):
     """The keys and the depth of each run of a figure."""
     if args.what == "keys":
-        return [(keys, DEPTH) for keys in KEYS]
-    return [(ALL_KEYS, depth) for depth in DEPTHS]
+        return [(keys, DEPTH) for keys in load.some(args, KEYS)]
+    return [(ALL_KEYS, depth) for depth in load.some(args, DEPTHS)]
 
 
 def create(cluster, shards):
@@ -57,14 +62,51 @@ def ours(args, shards):
             yield dict(row, system=f"atoll-{shards}", shards=shards, buckets=BUCKETS)
 
 
+def load_peer(args, system, addresses, keys, depth, preload):
+    """One run of the rig's generator: its row, or none if it failed."""
+    words = ("-w", "w1", "-keys", str(keys), "-depth", str(depth), "-value", str(VALUE_BYTES), "-secs", f"{args.seconds}s",
+             "-warm", f"{args.warm}s", "-preload", preload)
+    return peers.load(args.rig, system, system, addresses, *words)
+
+
 def theirs(args, system):
     """Every point with a peer, all in one fresh cluster."""
     with load.peer(args.rig, system) as addresses:
         for number, (keys, depth) in enumerate(points(args)):
             preload = "auto" if args.what == "keys" or number == 0 else "no"
-            words = ("-w", "w1", "-keys", str(keys), "-depth", str(depth), "-value", str(VALUE_BYTES), "-secs", f"{args.seconds}s",
-                     "-warm", f"{args.warm}s", "-preload", preload)
-            yield from peers.load(args.rig, system, system, addresses, *words)
+            yield from load_peer(args, system, addresses, keys, depth, preload)
+
+
+def losing(args, network, measure):
+    """A row for each share of lost packets; `measure` gives one, and is told whether it is the first."""
+    for number, percent in enumerate(load.some(args, LOSSES_PERCENT)):
+        network.lose(percent)
+        row = measure(number == 0)
+        if row is not None:
+            yield dict(row, loss_percent=percent, network=network.seen(), load_1m=round(os.getloadavg()[0], 2))
+
+
+def ours_losing(args, shards):
+    """Every share of lost packets with a keyspace of so many shards, all in one fresh cluster."""
+    with lossy.Network() as network, load.cluster(args) as cluster:
+        name = create(cluster, shards)
+
+        def measure(first):
+            row = cluster.bench(keyspace=name, keys=ALL_KEYS, depth=DEPTH, payload=VALUE_BYTES, seconds=args.seconds, warmup=args.warm,
+                                fill=first)
+            return dict(row, system=f"atoll-{shards}", shards=shards, buckets=BUCKETS)
+
+        yield from losing(args, network, measure)
+
+
+def theirs_losing(args, system):
+    """Every share of lost packets with a peer, all in one fresh cluster."""
+    # What the rig still has to install needs another network.
+    with load.peer(args.rig, system):
+        pass
+    with lossy.Network() as network, load.peer(args.rig, system) as addresses:
+        yield from losing(args, network, lambda first: next(
+            iter(load_peer(args, system, addresses, ALL_KEYS, DEPTH, "auto" if first else "no")), None))
 
 
 def killed(args, shards):
@@ -118,23 +160,41 @@ def settled(row):
 
 def measure(args):
     """All rows of a figure."""
+    mine, others = {"kill": (killed, theirs_killed), "loss": (ours_losing, theirs_losing)}.get(args.what, (ours, theirs))
     for number in range(1, args.rounds + 1):
         for shards in SHARDS:
-            for row in killed(args, shards) if args.what == "kill" else ours(args, shards):
+            for row in mine(args, shards):
                 yield row, number
         for system in PEERS if args.rig else ():
-            for row in theirs_killed(args, system) if args.what == "kill" else theirs(args, system):
+            for row in others(args, system):
                 yield row, number
 
 
-def judge(args, rows):
-    """Prints the ratios; whether the targets are reached."""
-    if args.what == "kill":
-        found = {row["system"]: {key: row[key] for key in ("before_ops_s", "back_ms", "silent_windows", "slow_windows", "errors")}
-                 for row in rows}
-        print(json.dumps({"kill": found, "wanted_back_ms": WANTED_RECOVERY_MS}))
-        return all(row["back_ms"] is not None and row["back_ms"] <= WANTED_RECOVERY_MS
-                   for row in rows if row["system"].startswith("atoll"))
+def judge_kill(rows):
+    """Prints what the death of the leader cost; whether the target is reached."""
+    found = {row["system"]: {key: row[key] for key in ("before_ops_s", "back_ms", "silent_windows", "slow_windows", "errors")}
+             for row in rows}
+    print(json.dumps({"kill": found, "wanted_back_ms": WANTED_RECOVERY_MS}))
+    return all(row["back_ms"] is not None and row["back_ms"] <= WANTED_RECOVERY_MS
+               for row in rows if row["system"].startswith("atoll"))
+
+
+def judge_loss(rows):
+    """Prints which share of the throughput is left with the most packets lost, and p99; whether the target is reached."""
+    most = max(row["loss_percent"] for row in rows)
+    found = {}
+    for system in dict.fromkeys(row["system"] for row in rows):
+        none, lost = ({key: peers.median(rows, key, system=system, loss_percent=percent) for key in ("ops_s", "p99_ms")}
+                      for percent in (0, most))
+        if none["ops_s"] and lost["ops_s"]:
+            found[system] = {"ops_s": round(none["ops_s"]), "lossy_ops_s": round(lost["ops_s"]),
+                             "kept": round(lost["ops_s"] / none["ops_s"], 2), "p99_ms": none["p99_ms"], "lossy_p99_ms": lost["p99_ms"]}
+    print(json.dumps({"loss_percent": most, "loss": found, "wanted_kept": WANTED_KEPT}))
+    return all(told["kept"] >= WANTED_KEPT for system, told in found.items() if system.startswith("atoll"))
+
+
+def judge_best(rows):
+    """Prints the ratios to the better peer; whether the targets are reached."""
     ratios, good = {}, True
     for shards in SHARDS:
         at = {"keys": ALL_KEYS, "depth": DEPTH}
@@ -154,16 +214,17 @@ def judge(args, rows):
 def main():
     """See the module's words."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("keys", "depth", "kill"))
+    parser.add_argument("what", choices=("keys", "depth", "loss", "kill"))
     parser.add_argument("--rig", default=os.environ.get("ATOLL_RIG"), help="folder of the peers' rig [default: ATOLL_RIG]")
     load.arguments(parser)
-    args = parser.parse_args()
+    args = load.parsed(parser)
     rows = []
     for row, number in measure(args):
         row = settled(row) if args.what == "kill" else row
         load.tell(row, number)
         rows.append(row)
-    if not judge(args, rows):
+    judge = {"kill": judge_kill, "loss": judge_loss}.get(args.what, judge_best)
+    if not judge(rows):
         sys.exit(1)
 
 

@@ -44,7 +44,7 @@ def keys(args):
     for system, settings in (TABLE, BIZUR, IN_PLACE):
         with load.cluster(args) as cluster:
             where = place(cluster, settings)
-            for count in KEYS:
+            for count in load.some(args, KEYS):
                 row = cluster.bench(**where, keys=count, depth=DEPTH, payload=VALUE_BYTES, reads=READS, distribution="pareto", fill=True,
                                     seconds=args.seconds, warmup=args.warm)
                 yield dict(row, system=system)
@@ -55,7 +55,7 @@ def sizes(args):
     for system, settings, count in ((*TABLE, MANY), (*IN_PLACE, 1), (*IN_PLACE, MANY), (*IN_MEMORY, 1), (*IN_MEMORY, MANY)):
         with load.cluster(args) as cluster:
             where = place(cluster, settings)
-            for size in SIZES:
+            for size in load.some(args, SIZES):
                 row = cluster.bench(**where, keys=count, depth=DEPTH, payload=size, seconds=args.seconds, warmup=args.warm)
                 yield dict(row, system=system, many=count > 1)
 
@@ -112,7 +112,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("keys", "sizes", "bytes"))
     load.arguments(parser)
-    args = parser.parse_args()
+    args = load.parsed(parser)
     for number in range(1, args.rounds + 1):
         for row in {"keys": keys, "sizes": sizes, "bytes": costs}[args.what](args):
             load.tell(row, number)

@@ -92,3 +92,17 @@ def arguments(parser):
     parser.add_argument("--seconds", type=int, default=4, help="of each measurement [default: 4]")
     parser.add_argument("--warm", type=int, default=1, help="seconds of load before each measurement [default: 1]")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the data goes: a disk, not memory")
+    parser.add_argument("--quick", action="store_true", help="only try it: a second for each measurement, of the first and the last point")
+
+
+def parsed(parser):
+    """The arguments of the command line."""
+    args = parser.parse_args()
+    if args.quick:
+        args.seconds, args.warm, args.rounds = 1, 1, 1
+    return args
+
+
+def some(args, points):
+    """The points of a figure that are measured."""
+    return (points[0], points[-1]) if args.quick else points
