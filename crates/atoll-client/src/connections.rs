@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Response, Status};
+use tower::ServiceExt;
 
 use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
 use crate::operations::Node;
@@ -159,7 +163,9 @@ impl Connections {
     pub(crate) async fn connect(&self, i: usize) -> Result<Channel, Failure> {
         let address = &self.addresses[i];
         self.first_try.get_or_init(Instant::now);
-        match timeout(self.options.connect_timeout, address.endpoint.connect()).await {
+        let within = self.options.connect_timeout;
+        let connecting = address.endpoint.connect_with_connector(sockets(within).map_response(tuned));
+        match timeout(within, connecting).await {
             Ok(Ok(channel)) => {
                 self.reached.store(true, Ordering::Relaxed);
                 Ok(channel)
@@ -273,6 +279,21 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
+/// Opens the sockets of connections.
+fn sockets(connect_timeout: Duration) -> HttpConnector {
+    let mut http = HttpConnector::new();
+    // The scheme of an address with TLS is another one.
+    http.enforce_http(false);
+    http.set_connect_timeout(Some(connect_timeout));
+    http
+}
+
+fn tuned(stream: TokioIo<TcpStream>) -> TokioIo<TcpStream> {
+    // If this fails, the connection itself will show it.
+    let _ = atoll_socket::tune(stream.inner());
+    stream
+}
+
 fn endpoint(text: &str, options: &Options) -> Result<Endpoint, Error> {
     let next = "an address is HOST:PORT, for example 127.0.0.1:7411";
     let bad = |why: String| Error::invalid(format!("address {text:?}: {why}"), next);
@@ -284,7 +305,6 @@ fn endpoint(text: &str, options: &Options) -> Result<Endpoint, Error> {
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{text}"))
         .map_err(|e| bad(root_cause(&e)))?
         .connect_timeout(options.connect_timeout)
-        .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(PING_INTERVAL)

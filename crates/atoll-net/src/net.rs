@@ -238,14 +238,15 @@ async fn open_listener(options: &NetOptions) -> Result<TcpListener, StartError> 
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_FOR: Duration = Duration::from_secs(3);
 
-/// Sets the options of a socket: frames are sent without delay, and an unreachable machine is noticed even if nothing is sent to it.
+/// Sets the options of a socket: frames are sent without delay, and again soon if they were lost, and an unreachable machine is noticed
+/// even if nothing is sent to it.
 pub(crate) fn tune(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(2))
         .with_interval(Duration::from_secs(1))
         .with_retries(3);
-    let set = stream.set_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
+    let set = atoll_socket::tune(stream).and_then(|()| socket.set_tcp_keepalive(&keepalive));
     #[cfg(target_os = "linux")]
     let set = set.and_then(|()| socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_FOR)));
     if let Err(error) = set {

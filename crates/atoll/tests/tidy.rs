@@ -38,7 +38,7 @@ const PROTOCOL_CRATES: [&str; 17] = [
 /// The crates of the product, the lowest layer first. A crate uses only crates of lower layers. So the node knows no door, and no door
 /// knows the node or another door.
 const LAYERS: [&[&str]; 10] = [
-    &["atoll-pipeline", "atoll-serialla"],
+    &["atoll-pipeline", "atoll-serialla", "atoll-socket"],
     &["atoll-client", "atoll-core"],
     &["atoll-contract", "atoll-net", "atoll-storage"],
     &["atoll-log", "atoll-loglet-store"],

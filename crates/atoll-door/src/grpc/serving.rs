@@ -109,8 +109,8 @@ pub(super) async fn serve(
             }
             continue;
         };
-        // Nagle's algorithm would delay small replies. If the socket has failed, the connection will show it.
-        let _ = tcp.set_nodelay(true);
+        // A small reply must not wait for the next one. If this fails, the connection itself will show it.
+        let _ = atoll_socket::tune(&tcp);
         tasks.spawn(door.clone().connection(tcp, place));
     }
     drop(listener);

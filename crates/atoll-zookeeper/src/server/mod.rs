@@ -396,7 +396,7 @@ async fn accept(shared: &Arc<Shared>, at: Listening) {
             Ok((stream, peer)) => {
                 let Some((id, figures)) = shared.admit(peer) else { continue };
                 // A small reply must not wait for the next one. If this fails, the connection itself will show it.
-                let _ = stream.set_nodelay(true);
+                let _ = atoll_socket::tune(&stream);
                 match &at.tls {
                     None => tokio::spawn(handshake::serve(shared.clone(), stream, id, figures)),
                     Some(tls) => tokio::spawn(tls::serve(shared.clone(), tls.clone(), stream, id, figures)),
