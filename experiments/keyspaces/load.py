@@ -7,11 +7,13 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
 
-import rig as peers  # noqa: E402 (found in the folder that is named above)
+import oxia  # noqa: E402 (found in the folder that is named above)
+import rig as peers  # noqa: E402 (the same)
 
 
 def flags(**values):
@@ -44,6 +46,19 @@ class Cluster:
         """Creates a keyspace; its description."""
         return self.run("kv", "create", name, *flags(**settings))
 
+    def metrics(self):
+        """The metrics of each node, by its id: numbers by names with labels."""
+        found = {}
+        for node in self.nodes:
+            with urllib.request.urlopen(f"http://{node['metrics']}/metrics", timeout=5) as reply:
+                lines = [line.rpartition(" ") for line in reply.read().decode().splitlines() if not line.startswith("#")]
+            found[node["id"]] = {name: float(value) for name, _, value in lines}
+        return found
+
+    def led(self):
+        """How many shards of keyspaces each node leads, by its id."""
+        return {node: int(of["atoll_bizur_led_shards"]) for node, of in self.metrics().items()}
+
     def bench(self, **settings):
         """Loads a keyspace or a table; the result, with the processor time of the nodes."""
         before, flushed = peers.cpu_s(self.pids), peers.flushes()
@@ -59,23 +74,46 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(args, *words):
+def cluster(args, *words, nodes=3):
     """A fresh cluster of Atoll. It ends with the block."""
-    with peers.cluster(args.bin, args.folder, *words) as (rows, data):
+    with peers.cluster(args.bin, args.folder, *words, nodes=nodes) as (rows, data):
         yield Cluster(args.bin, rows, data)
 
 
+class OfRig:
+    """A peer of the rig that is up."""
+
+    def __init__(self, rig, name, addresses):
+        self.rig, self.name, self.addresses = rig, name, addresses
+
+    def bench(self, keys, depth, payload, seconds, warm, fill=False):
+        """One run of the rig's generator: its row, or None if it failed."""
+        words = ("-w", "w1", "-keys", str(keys), "-depth", str(depth), "-value", str(payload), "-secs", f"{seconds}s", "-warm", f"{warm}s",
+                 "-preload", "auto" if fill else "no")
+        return next(iter(peers.load(self.rig, self.name, self.name, self.addresses, *words)), None)
+
+
+def others(args):
+    """The peers that can be measured."""
+    return [*(("etcd", "zookeeper") if args.rig else ()), *(("oxia",) if oxia.source() else ())]
+
+
 @contextlib.contextmanager
-def peer(rig, name):
-    """A peer of the rig that is up: the addresses of its nodes. It ends with the block."""
-    up = subprocess.Popen([f"{rig}/run.sh", name, "up"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+def peer(args, name):
+    """A peer that is up. It ends with the block."""
+    if name == "oxia":
+        oxia.build()
+        with oxia.cluster(args.folder) as cluster:
+            yield cluster
+        return
+    up = subprocess.Popen([f"{args.rig}/run.sh", name, "up"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True)
     try:
         found = (line.partition("addresses:")[2].split() for line in up.stdout)
         told = next((words for words in found if words), None)
         if told is None:
             sys.exit(f"{name} did not start")
-        yield told[0]
+        yield OfRig(args.rig, name, told[0])
     finally:
         up.communicate("\n", timeout=60)
 
@@ -103,6 +141,6 @@ def parsed(parser):
     return args
 
 
-def some(args, points):
-    """The points of a figure that are measured."""
-    return (points[0], points[-1]) if args.quick else points
+def some(args, points, few=None):
+    """The points of a figure that are measured: all, or `few` of them to try it."""
+    return (few or (points[0], points[-1])) if args.quick else points

@@ -62,10 +62,10 @@ def flushes():
 
 
 @contextlib.contextmanager
-def cluster(program, folder, *flags):
-    """A fresh cluster of three under `atoll dev`: its rows of dev.json, and where its data is. It ends with the block."""
+def cluster(program, folder, *flags, nodes=3):
+    """A fresh cluster under `atoll dev`: its rows of dev.json, and where its data is. It ends with the block."""
     data = tempfile.mkdtemp(prefix="atoll-compare-", dir=folder)
-    dev = subprocess.Popen([program, "dev", "--nodes", "3", "--data", f"{data}/dev", "--base-port", "0", *flags],
+    dev = subprocess.Popen([program, "dev", "--nodes", str(nodes), "--data", f"{data}/dev", "--base-port", "0", *flags],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         state = Path(data, "dev", "dev.json")
