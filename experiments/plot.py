@@ -493,6 +493,26 @@ def in_place_6(name):
     save(figure, name)
 
 
+def in_place_bytes(name):
+    """What a key costs on disk and in memory, and what a restart takes."""
+    runs = lines(name)
+    kinds = (("table", "table (log)", PAPER), ("bizur", "Bizur", BASE), ("in-place", "in-place", OURS))
+    panels = (("disk_bytes_key", "bytes on disk, per key and replica"), ("memory_bytes_key", "bytes in memory, per key and replica"),
+              ("restart_s", "s from kill -9 to a write through the node"))
+    figure, axes = plt.subplots(1, 3, figsize=(11, 4))
+    for axis, (key, title) in zip(axes, panels):
+        for at, (system, _, colour) in enumerate(kinds):
+            mine = [r for r in runs if r["system"] == system]
+            each = [value for r in mine for value in (r["restarts_s"] if key == "restart_s" else [r[key]])]
+            axis.bar([at], [median(each)], 0.6, color=colour)
+            axis.plot([at] * len(each), each, "k_", ms=12)
+        axis.set_xticks(range(len(kinds)), [title for _, title, _ in kinds], fontsize=8)
+        axis.set_title(title, fontsize=9)
+    words = f"{runs[0]['keys']:,} keys with values of {runs[0]['payload_bytes']} B, each written once. A line is a run, or a restart."
+    figure.suptitle(bizur_foot(runs, words), fontsize=8)
+    save(figure, name)
+
+
 def logs_kinds(name):
     """What each kind of Loglet costs on 1, 3 and 9 nodes."""
     runs = lines(name)
@@ -706,6 +726,7 @@ FIGURES = {
     "bizur/shards": bizur_shards,
     "in-place/figure_5": in_place_5,
     "in-place/figure_6": in_place_6,
+    "in-place/bytes": in_place_bytes,
     "corfu/figure_6": figure_6,
     "corfu/figure_8": figure_8,
     "corfu/figure_9": figure_9,

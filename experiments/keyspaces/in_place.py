@@ -11,9 +11,11 @@ run.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -23,7 +25,9 @@ import load
 KEYS = (1, 10, 100, 1000, 10_000, 100_000)
 SIZES = (8, 64, 256, 1024, 4096)
 DEPTH, VALUE_BYTES, READS = 64, 50, 95
-MANY, COUNTED = 100_000, 100_000
+MANY = 100_000
+# The keys of which the bytes are counted, without the first ones, and how often a node that has them is killed.
+COUNTED, COUNTED_FROM, REPLICAS, RESTARTS = 100_000, 1000, 3, 5
 # Where a figure puts its keys: the name of the row's system, and how the keyspace is created. None: a table.
 TABLE = ("table", None)
 IN_PLACE = ("in-place", {"engine": "in-place"})
@@ -79,7 +83,7 @@ def held(cluster):
 
 def restart_s(cluster, where):
     """Kills a node with signal 9; the seconds until `atoll dev` has started it again and it has answered a write through its own door."""
-    node = cluster.nodes[0]
+    node = json.loads(pathlib.Path(cluster.data, "dev", "dev.json").read_text())["nodes"][0]
     os.kill(node["pid"], signal.SIGKILL)
     began = time.monotonic()
     word = ["bench", "kv", *load.flags(**where), "--keys", "1", "--depth", "1", "--seconds", "0.01", "--connect", node["grpc"]]
@@ -90,21 +94,23 @@ def restart_s(cluster, where):
 
 
 def costs(args):
-    """Bytes per key and replica, and restarts."""
+    """Bytes per key and replica, and restarts: of what holds the keys in a log and a store, and of what overwrites them in place."""
+    keys = 5_000 if args.quick else COUNTED
     for system, settings in (TABLE, BIZUR, IN_PLACE):
         with load.cluster(args) as cluster:
             where = place(cluster, settings)
             # What does not grow with the keys is there before they are counted.
-            cluster.bench(**where, keys=1000, payload=VALUE_BYTES, seconds=0.1, fill=True)
+            cluster.bench(**where, keys=COUNTED_FROM, payload=VALUE_BYTES, seconds=0.1, fill=True)
             time.sleep(1)
             disk, memory = held(cluster)
-            filled = cluster.bench(**where, keys=COUNTED, payload=VALUE_BYTES, depth=1, seconds=0.1, fill=True)
+            filled = cluster.bench(**where, keys=keys, payload=VALUE_BYTES, depth=1, seconds=0.1, fill=True)
             time.sleep(1)
             more_disk, more_memory = (after - before for after, before in zip(held(cluster), (disk, memory)))
-            per = 3 * (COUNTED - 1000)
-            yield {"system": system, "keys": COUNTED, "payload_bytes": VALUE_BYTES, "disk_bytes_key": round(more_disk / per),
-                   "memory_bytes_key": round(more_memory / per), "fill_keys_s": round(COUNTED / filled["fill_seconds"]),
-                   "restart_s": restart_s(cluster, where), "load_1m": filled["load_1m"]}
+            per = REPLICAS * (keys - COUNTED_FROM)
+            restarts = [restart_s(cluster, where) for _ in range(1 if args.quick else RESTARTS)]
+            yield {"system": system, "keys": keys, "payload_bytes": VALUE_BYTES, "disk_bytes_key": round(more_disk / per),
+                   "memory_bytes_key": round(more_memory / per), "fill_keys_s": round(keys / filled["fill_seconds"]),
+                   "restarts_s": restarts, "restart_s": statistics.median(restarts), "load_1m": filled["load_1m"]}
 
 
 def main():
