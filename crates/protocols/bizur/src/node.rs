@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::checkpoint::Walk;
 use crate::elect::ElectId;
-use crate::leader::{Leader, LeaderOptions, not_leader};
+use crate::leader::{Leader, LeaderOptions, PAGES, not_leader};
 use crate::message::{
     Address, Answer, Ask, AskReply, Beat, Create, Created, DropKeyspace, Fact, Fetch, Fetched, Instance,
     Open, PleaseVote, Question, ReadReply, ReplicaRead, ReplicaWrite, Retire, Seal, ShardConfig, ShardKey,
@@ -135,6 +135,8 @@ pub struct BizurNode {
     pub(crate) touched: BTreeSet<ShardKey>,
     space: Space,
     pub(crate) walk: Option<Walk>,
+    /// Rounds that the leaders of this node have begun, by kind, and the pages of listings that they were asked for.
+    counted: BTreeMap<&'static str, u64>,
 }
 
 impl BizurNode {
@@ -156,6 +158,7 @@ impl BizurNode {
             touched: BTreeSet::new(),
             space: Space::Plenty,
             walk: None,
+            counted: BTreeMap::new(),
         }
     }
 
@@ -607,6 +610,9 @@ impl Role for BizurNode {
         for key in std::mem::take(&mut self.touched) {
             if let Some(held) = self.shards.get_mut(&key) {
                 held.leader.flush(now, &held.shard, room, out);
+                for (what, times) in held.leader.take_counted() {
+                    *self.counted.entry(what).or_default() += times;
+                }
             }
             self.plan(now, key);
         }
@@ -657,5 +663,10 @@ impl Role for BizurNode {
         put("bizur_shards", self.shards.len() as f64);
         put("bizur_led_shards", led as f64);
         put("bizur_held_bytes", self.bytes as f64);
+        put("bizur_pages_total", self.counted.get(PAGES).copied().unwrap_or(0) as f64);
+        for (what, times) in self.counted.iter().filter(|(what, _)| **what != PAGES) {
+            let label = Some(("kind", (*what).to_owned()));
+            out.push(Measure { name: "bizur_rounds_total", label, value: *times as f64 });
+        }
     }
 }

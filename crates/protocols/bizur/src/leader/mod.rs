@@ -177,7 +177,13 @@ pub(crate) struct Leader {
     early: VecDeque<(Caller, Question)>,
     /// The watches of keys that have not changed.
     watches: Watches,
+    /// How many rounds of each kind have begun, and how many pages of listings were asked for, since the last
+    /// [`Leader::take_counted`].
+    counted: BTreeMap<&'static str, u64>,
 }
+
+/// What pages of listings are counted as.
+pub(crate) const PAGES: &str = "pages";
 
 impl Leader {
     pub(crate) fn new(options: LeaderOptions) -> Self {
@@ -203,7 +209,13 @@ impl Leader {
             keys: BTreeMap::new(),
             early: VecDeque::new(),
             watches: Watches::default(),
+            counted: BTreeMap::new(),
         }
+    }
+
+    /// Returns what was counted since the last time.
+    pub(crate) fn take_counted(&mut self) -> BTreeMap<&'static str, u64> {
+        std::mem::take(&mut self.counted)
     }
 
     /// Returns the election that this server has won, if it leads.

@@ -51,6 +51,18 @@ pub(super) enum Kind {
     Write { items: Vec<WriteItem>, buckets: Bytes, recovery: bool, then: Then },
 }
 
+impl Kind {
+    /// Returns the label of these rounds in metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            Kind::Confirm => "confirm",
+            Kind::Recover { .. } => "recover",
+            Kind::Fetch { .. } => "fetch",
+            Kind::Write { .. } => "write",
+        }
+    }
+}
+
 /// One request to all replicas.
 #[derive(Debug)]
 pub(super) struct Round {
@@ -119,6 +131,7 @@ impl Leader {
     pub(super) fn begin(&mut self, now: Tick, shard: &Shard, kind: Kind, out: &mut Effects) -> u64 {
         let number = self.next_round;
         self.next_round += 1;
+        *self.counted.entry(kind.name()).or_default() += 1;
         let (acks, full) = (BTreeSet::new(), BTreeSet::new());
         let round = Round { kind, acks, ack_messages: 0, full, since: now, sent_at: now };
         self.send(shard, number, &round, |_| true, out);

@@ -10,7 +10,7 @@ use atoll_core::{Caller, Effects, Encode, Tick};
 use bytes::Bytes;
 
 use super::rounds::{Kind, Then, Waiter};
-use super::{Leader, LedBucket, Progress, Queued, Reader, Wanted, reply};
+use super::{Leader, LedBucket, PAGES, Progress, Queued, Reader, Wanted, reply};
 use crate::bucket::{
     Applied, Bucket, BucketWrite, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome, REMEMBERED_WRITES,
 };
@@ -64,6 +64,7 @@ impl Leader {
                 }
             }
             Question::List { prefix, after, limit } => {
+                *self.counted.entry(PAGES).or_default() += 1;
                 let limit = (limit as usize).clamp(1, MAX_PAGE_KEYS);
                 let wanted = Wanted::List { prefix, after, limit };
                 self.readers.push_back(Reader { caller, arrived, wanted });
