@@ -15,8 +15,8 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// The maximum number of keys in one message.
-const PAGE_KEYS: usize = 256;
+/// The maximum number of keys in one message. They are at most 1 KiB long, and clients take messages of 4 MiB.
+const PAGE_KEYS: usize = 2048;
 /// How many messages are read ahead of the client.
 const PAGES_AHEAD: usize = 2;
 /// The stream of a client that takes no message for this long ends.

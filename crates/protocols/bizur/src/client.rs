@@ -56,7 +56,7 @@ impl Default for ClientOptions {
 /// The most keys of one read.
 const MAX_KEYS: usize = 256;
 /// The most keys in a page of a listing.
-const MAX_PAGE_KEYS: usize = 1000;
+const MAX_PAGE_KEYS: usize = 2048;
 /// How many shards a listing asks at the same time. After a change of leaders, each of them has to recover all of its buckets first.
 const LISTED_AT_ONCE: usize = 16;
 /// For the same reason, the question for a page has this many times longer for its answer.
@@ -378,8 +378,9 @@ impl BizurKeyspace {
         let mut keys = Vec::new();
         let mut complete_upto: Option<Bytes> = None;
         let shards: Vec<u32> = (0..self.0.layout.shards.len() as u32).collect();
+        let share = share_of_page(limit, shards.len());
         for part in shards.chunks(LISTED_AT_ONCE) {
-            let asked: Vec<_> = part.iter().map(|shard| self.list_shard(*shard, &from, limit)).collect();
+            let asked: Vec<_> = part.iter().map(|shard| self.list_shard(*shard, &from, share)).collect();
             for ticket in asked {
                 match ticket.await {
                     Ok(Ok((Answer::Page { keys: found, more }, _))) => {
@@ -405,6 +406,14 @@ impl BizurKeyspace {
         let upto = keys.last().filter(|_| more).map(|(key, _)| key.clone());
         Ok(Page { keys, more, upto })
     }
+}
+
+/// Returns how many keys each of some shards is asked for, for a page of `limit` keys: its share, and as many more as its share may well be
+/// larger, because a page ends at the last key of the shard that sent too few. Asking each of them for a whole page would read as many
+/// pages as there are shards, and use one.
+fn share_of_page(limit: usize, shards: usize) -> usize {
+    let share = limit.div_ceil(shards.max(1));
+    (share + 4 * share.isqrt() + 8).min(limit)
 }
 
 fn held(found: Option<(u64, Bytes)>) -> Option<Held> {
@@ -490,5 +499,23 @@ impl Keyspace for BizurKeyspace {
             }
             self.list_all(from).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_takes_little_more_than_a_share_from_each_shard() {
+        assert_eq!(share_of_page(1000, 1), 1000);
+        assert_eq!(share_of_page(3, 256), 3, "a shard may have all of them");
+        for shards in [2, 16, 256, 1024] {
+            let share = share_of_page(MAX_PAGE_KEYS, shards);
+            assert!(
+                share * shards >= MAX_PAGE_KEYS && share * shards <= 8 * MAX_PAGE_KEYS,
+                "{share} of {shards}"
+            );
+        }
     }
 }
