@@ -446,6 +446,25 @@ def bizur_shards(name):
     save(figure, name)
 
 
+def bizur_iterate(name):
+    """Round trips and time of listings."""
+    runs = [r for r in lines(name) if "pages" in r]
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.6))
+    number = range(1, len(runs) + 1)
+    axes[0].bar([n - 0.2 for n in number], [r["pages"] for r in runs], 0.38, color=OURS, label="a node asks a leader for a page")
+    axes[0].bar([n + 0.2 for n in number], [r["confirmations"] for r in runs], 0.38, color=BASE, label="a leader asks its replicas")
+    axes[0].set_title("round trips", fontsize=9)
+    axes[0].legend(fontsize=7)
+    axes[1].bar(number, [r["seconds"] for r in runs], 0.6, color=OURS)
+    axes[1].set_title("s", fontsize=9)
+    for axis in axes:
+        axis.set_xticks(list(number), [f"listing {n}" for n in number])
+    run = runs[0]
+    figure.suptitle(bizur_foot(runs, f"{run['keys']:,} keys in order, {run['shards']} shards of {run['buckets'] // run['shards']:,} buckets."),
+                    fontsize=8)
+    save(figure, name)
+
+
 def in_place_5(name):
     """Operations against the number of keys, under a skewed load that mostly reads."""
     runs = [r for r in lines(name) if "system" in r]
@@ -724,6 +743,7 @@ FIGURES = {
     "bizur/figure_3": bizur_3,
     "bizur/figure_4": bizur_4,
     "bizur/shards": bizur_shards,
+    "bizur/iterate": bizur_iterate,
     "in-place/figure_5": in_place_5,
     "in-place/figure_6": in_place_6,
     "in-place/bytes": in_place_bytes,
