@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{ClientId, LogPos, LogletSpec, OpId};
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::{NodeId, Ticket};
 use atoll_log::LogRecord;
 use atoll_log::virtual_log::{ReconfigError, Step, VirtualLog};
@@ -129,4 +129,46 @@ fn a_copy_that_was_not_put_in_place_is_deleted() {
         assert_eq!(c.servers.loglets(), before, "{steps} steps after the copy: one too many");
     }
     assert!(done > 0 && failed > 0, "{done} done, {failed} failed");
+}
+
+/// What a node waits for at a Loglet whose server is dead when another node makes the log continue elsewhere.
+#[test]
+fn who_waits_at_a_loglet_goes_elsewhere_once_the_next_segment_is_there() {
+    for is_told in [false, true] {
+        let mut c = Cluster::new(53, 3);
+        let log = c.created("memory");
+        fill(&mut c, &log, 3);
+        let there = c.log(2, "log");
+        let tail = there.check_tail();
+        assert_eq!(c.run(2, tail).unwrap(), Ok(LogPos(3)));
+        let active = log.chain().unwrap().chain.active().loglet;
+        c.servers.faults(|f| f.silent_until_sealed.extend([(NodeId(2), active)]));
+        let mut below = there.read(LogPos(1)..LogPos(3), 1_000, ReadFrom::Anywhere);
+        let mut check = there.check_tail();
+        let mut above = there.read(LogPos(3)..LogPos(9), 1_000, ReadFrom::Anywhere);
+        c.driver.run_for(Duration::from_millis(300));
+        let nothing = below.try_take().is_none() && check.try_take().is_none() && above.try_take().is_none();
+        assert!(nothing, "the dead server answers nothing");
+        let extend = log.extend(LogletSpec::default());
+        c.run(1, extend).unwrap().unwrap();
+        let record = LogRecord {
+            op: OpId { client: ClientId(2), seq: 1 },
+            floor: None,
+            payload: Bytes::from_static(b"next"),
+        };
+        let ticket = log.submit(vec![record]).unwrap();
+        assert_eq!(c.run(1, ticket).unwrap().unwrap(), [LogPos(3)]);
+        if is_told {
+            let refresh = there.refresh();
+            c.run(2, refresh).unwrap().unwrap();
+        }
+        let before = c.driver.now();
+        assert_eq!(c.run(2, below).unwrap().unwrap().entries.len(), 2);
+        assert_eq!(c.run(2, check).unwrap(), Ok(LogPos(4)));
+        assert_eq!(c.run(2, above).unwrap().unwrap().entries[0].payload, Bytes::from_static(b"next"));
+        let took = c.driver.now().since(before);
+        // A node that is not told looks for itself, after ever longer pauses.
+        let most = Duration::from_millis(if is_told { 10 } else { 150 });
+        assert!(took <= most, "{took:?}; told: {is_told}");
+    }
 }

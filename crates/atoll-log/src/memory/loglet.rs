@@ -8,7 +8,7 @@ use bytes::Bytes;
 use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick, Ticket};
 
-use super::{At, Log};
+use super::{At, Log, Servers};
 use atoll_contract::entry::{Batch, Entry, OpId};
 use atoll_contract::loglet::{
     AppendError, Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider,
@@ -213,6 +213,22 @@ impl MemoryLoglet {
         }
     }
 
+    /// Waits for as long as a request that begins now gets no answer.
+    async fn until_answered(&self) {
+        let asked = (self.at.env.node(), self.id);
+        let is_silent = |s: &Servers| s.faults.silent_until_sealed.contains(&asked);
+        if lock(&self.at.servers.state).logs.get(&self.id).is_some_and(|log| log.sealed) {
+            return;
+        }
+        loop {
+            let seen = self.at.servers.changed.count();
+            if !is_silent(&lock(&self.at.servers.state)) {
+                return;
+            }
+            self.at.servers.changed.after(seen).await;
+        }
+    }
+
     fn fate(&self) -> Fate {
         let s = lock(&self.at.servers.state);
         if s.faults.stopped.contains(&self.config.sequencer) {
@@ -391,6 +407,7 @@ impl Loglet for MemoryLoglet {
 
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
         Box::pin(async move {
+            self.until_answered().await;
             let random = self.at.env.random();
             let tail = self.at.with_log(self.id, |log| At::tail(random, log)).await?;
             self.learn(&tail);
@@ -431,6 +448,7 @@ impl Loglet for MemoryLoglet {
         _from: ReadFrom,
     ) -> BoxFuture<'_, Result<ReadBatch, ReadError>> {
         Box::pin(async move {
+            self.until_answered().await;
             let is_silent = {
                 let s = lock(&self.at.servers.state);
                 s.faults.unread_below.get(&self.id).is_some_and(|end| range.start < *end)

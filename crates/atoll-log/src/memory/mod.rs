@@ -47,6 +47,8 @@ pub struct Faults {
     pub damaged: BTreeSet<LogletId>,
     /// Loglets of which nobody answers reads below an offset.
     pub unread_below: BTreeMap<LogletId, Offset>,
+    /// Nodes whose reads and tail checks of a Loglet get no answer if they begin before the seal, as if they were sent to a dead server.
+    pub silent_until_sealed: BTreeSet<(NodeId, LogletId)>,
     /// Nodes that reach nothing: their requests are not sent.
     pub cut_off: BTreeSet<NodeId>,
     /// Sequencers that accept nothing and answer nothing.
@@ -70,6 +72,7 @@ impl Default for Faults {
             registers_full: false,
             damaged: BTreeSet::new(),
             unread_below: BTreeMap::new(),
+            silent_until_sealed: BTreeSet::new(),
             cut_off: BTreeSet::new(),
             stopped: BTreeSet::new(),
             restarted: BTreeSet::new(),

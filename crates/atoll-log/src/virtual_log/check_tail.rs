@@ -83,7 +83,11 @@ impl Shared {
                 return Ok(Checked { tail: active.start, ended: true });
             }
             let loglet = self.handle(active)?;
-            match self.tail_of(&*loglet).await {
+            let Some(tail) = self.while_active(active, self.tail_of(&*loglet)).await else {
+                hit("vlog.check_tail.superseded");
+                continue;
+            };
+            match tail {
                 Ok(Tail { at, sealed: None }) => {
                     let tail = active.position_of(at);
                     self.raise_known(active.loglet, tail);

@@ -40,7 +40,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use atoll_core::{Env, NodeId, Notify, StorageId, Ticket};
+use atoll_core::{Env, NodeId, Notify, StorageId, Tick, Ticket};
 
 pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::page::PageId;
@@ -115,6 +115,8 @@ struct LogState {
     known: Known,
     /// The Loglet whose successor this node is looking for.
     watched: Option<LogletId>,
+    /// When this node last looked for a next segment because a Loglet did not answer.
+    looked: Option<Tick>,
     /// Why this node gave up the search for the successor.
     fatal: Option<LogError>,
     /// Number of reconfigurations of this node in progress.

@@ -60,7 +60,11 @@ impl Shared {
             };
             let loglet = self.handle(segment)?;
             let offsets = segment.offset_of(range.start)..segment.offset_of(end);
-            match loglet.read(offsets, max_bytes, from).await {
+            let Some(got) = self.while_active(segment, loglet.read(offsets, max_bytes, from)).await else {
+                hit("vlog.read.superseded");
+                continue;
+            };
+            match got {
                 Ok(got) => {
                     atoll_core::invariant!(
                         !got.entries.is_empty() && got.entries.len() as u64 <= end.since(range.start),

@@ -20,6 +20,11 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(16);
 /// Longest pause between two attempts to roll forward.
 const MAX_ROLL_WAIT: Duration = Duration::from_secs(2);
+/// How long the active Loglet may take to answer before this node looks whether there is a next segment. Too short: slow answers cost
+/// reads of the register. Too long: readers wait for servers that were replaced.
+const SLOW_ANSWER: Duration = Duration::from_millis(20);
+/// Longest time between two such looks.
+const LAST_SLOW_LOOK: Duration = Duration::from_millis(80);
 /// Maximum number of open Loglets of segments in index pages.
 const PAGED_HANDLES: usize = 32;
 
@@ -196,6 +201,52 @@ impl Shared {
             self.changed.after(seen).await;
             if let Some(fatal) = lock(&self.state).fatal.clone() {
                 return Err(fatal);
+            }
+        }
+    }
+
+    /// Runs a read or a tail check of a Loglet. Returns None if the segment was active and no longer is: its Loglet may never answer, for
+    /// example because the server that it waits for is the one that was replaced, and the chain says who knows now (vlog-V5). `operation`
+    /// changes nothing that a caller could miss, because it is dropped then.
+    pub(super) async fn while_active<T>(
+        self: &Arc<Self>,
+        segment: &Segment,
+        operation: impl Future<Output = T>,
+    ) -> Option<T> {
+        if segment.stop.is_some() {
+            return Some(operation.await);
+        }
+        match race(operation, self.superseded(segment.loglet)).await {
+            First::A(done) => Some(done),
+            First::B(()) => None,
+        }
+    }
+
+    /// Waits until a Loglet is not the active one. If nobody on this node learns of the next segment, it looks for that itself.
+    async fn superseded(self: &Arc<Self>, of: LogletId) {
+        let mut look = SLOW_ANSWER;
+        loop {
+            let seen = self.changed.count();
+            if self.cached().is_some_and(|c| c.chain.active().loglet != of) {
+                return;
+            }
+            let nap = self.env.sleep(self.env.jitter(look));
+            if let First::A(()) = race(nap, self.changed.after(seen)).await {
+                let now = self.env.now();
+                // However many callers wait, one of them looks.
+                let is_due = {
+                    let mut state = lock(&self.state);
+                    let is_due = state.looked.is_none_or(|at| now.since(at) >= look / 2);
+                    if is_due {
+                        state.looked = Some(now);
+                    }
+                    is_due
+                };
+                if is_due {
+                    // If the register cannot be read now, the next look may find it.
+                    race(self.refreshed(), self.changed.after(seen)).await;
+                }
+                look = LAST_SLOW_LOOK.min(look * 2);
             }
         }
     }
