@@ -9,12 +9,14 @@
 //! | `measure.rs` | the parameters of the model, measured on this machine |
 //! | `striping.rs` | Delos, Figure 10 middle and right: how a StripedLoglet scales |
 //! | `scalog/` | Scalog against its paper |
+//! | `load.rs` | clients of one Loglet |
 //! | `apps/` | CORFU's applications, over the logs of a real cluster |
 //! | `latency.rs` | histograms and their lines |
 
 mod apps;
 mod cluster;
 mod latency;
+mod load;
 mod measure;
 mod model;
 mod scalog;

@@ -5,16 +5,17 @@
 //!   in the meantime waits for the next turn, as it does in the product.
 //! - A message occupies its sender's link, then travels, then occupies its receiver's link.
 //! - A batch of the journal occupies the disk for its bytes, and is durable one sync later. A node syncs one batch at a time, as in the
-//!   product.
+//!   product. Its work is done by another thread of the machine.
+//! - A node that has nothing to do sleeps. Waking it costs processor time, too.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use atoll_core::{
-    Class, Env, Envelope, Incarnation, Level, Link, Loc, Lsn, NodeCore, NodeId, Outputs, StorageId, Tick,
+    Candidate, Class, Directory, Env, Envelope, Incarnation, Level, Link, Loc, Lsn, NodeCore, NodeId,
+    Outputs, StorageId, Tick,
 };
-use atoll_native::{LogServer, LogServerOptions, Sequencer, SequencerOptions};
 use serde_json::{Value, json};
 
 /// What a frame has on the wire beside its head and payloads, in bytes.
@@ -32,6 +33,13 @@ pub struct Parameters {
     pub turn_ns: u64,
     /// Processor time of a step of a turn (a message in or out, a poll of a procedure, a deadline), in nanoseconds.
     pub step_ns: u64,
+    /// Processor time of waking a node that was idle, and of its falling asleep again, in nanoseconds.
+    pub wake_ns: u64,
+    /// Processor time of a batch of the journal, in nanoseconds, beside its bytes. The node takes its next turns meanwhile, if there is
+    /// another processor.
+    pub batch_ns: u64,
+    /// Processor time of a byte of a batch of the journal, in picoseconds.
+    pub batch_byte_ps: u64,
     /// Processor time of a read from a connection, in nanoseconds: one for each connection and turn.
     pub read_ns: u64,
     /// Processor time of a write to a connection, in nanoseconds: one for each connection and turn.
@@ -50,10 +58,13 @@ pub struct Parameters {
 
 impl Parameters {
     /// The fields by name, in the order of the output.
-    pub fn fields(&self) -> [(&'static str, u64); 9] {
+    pub fn fields(&self) -> [(&'static str, u64); 12] {
         [
             ("turn_ns", self.turn_ns),
             ("step_ns", self.step_ns),
+            ("wake_ns", self.wake_ns),
+            ("batch_ns", self.batch_ns),
+            ("batch_byte_ps", self.batch_byte_ps),
             ("read_ns", self.read_ns),
             ("write_ns", self.write_ns),
             ("byte_ps", self.byte_ps),
@@ -71,12 +82,17 @@ impl Parameters {
         )
     }
 
-    /// Reads what [`Parameters::to_json`] returned. None if a field is missing.
+    /// Reads what [`Parameters::to_json`] returned. None if a field is missing. Earlier models took nothing for waking nodes
+    /// and for batches of the journal.
     pub fn from_json(value: &Value) -> Option<Self> {
         let field = |name: &str| value.get(name)?.as_u64();
+        let new_field = |name: &str| value.get(name).map_or(Some(0), Value::as_u64);
         Some(Parameters {
             turn_ns: field("turn_ns")?,
             step_ns: field("step_ns")?,
+            wake_ns: new_field("wake_ns")?,
+            batch_ns: new_field("batch_ns")?,
+            batch_byte_ps: new_field("batch_byte_ps")?,
             read_ns: field("read_ns")?,
             write_ns: field("write_ns")?,
             byte_ps: field("byte_ps")?,
@@ -110,7 +126,7 @@ pub struct Work {
 /// How long the resources of a node were busy, in nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Busy {
-    /// Its turns.
+    /// Its turns, and the batches of its journal.
     pub processor_ns: u64,
     /// Its link, outwards.
     pub sending_ns: u64,
@@ -185,6 +201,8 @@ struct Node {
     outputs: Outputs,
     /// When its next turn is planned.
     turn_at: Option<u64>,
+    /// When the first thing that it will handle in its next turn was there.
+    ready_at: Option<u64>,
     busy_until: u64,
     sending_until: u64,
     receiving_until: u64,
@@ -193,6 +211,15 @@ struct Node {
     /// Processor time of a byte that comes in or goes out, beside [`Parameters::byte_ps`], in picoseconds.
     more_byte_ps: u64,
     work: Work,
+}
+
+/// No plan is made in a model, so nobody asks for members.
+pub struct Nobody;
+
+impl Directory for Nobody {
+    fn candidates(&self) -> Vec<Candidate> {
+        Vec::new()
+    }
 }
 
 /// See the module documentation.
@@ -230,35 +257,19 @@ impl Model {
         self.machines.len() - 1
     }
 
-    /// Adds a node to a machine, and returns its number; the first is 1. With `serves`, it has a LogServer and a sequencer. Otherwise only
-    /// clients run on it.
-    pub fn add_node(&mut self, machine: usize, serves: bool, seed: u64) -> NodeId {
-        let native = |core: &mut NodeCore, storage| {
-            let env = core.env();
-            let server = LogServer::new(env.clone(), storage, LogServerOptions::default());
-            core.add_role(atoll_native::roles::LOG_SERVER, Box::new(server));
-            let sequencer = Sequencer::new(env, SequencerOptions::default());
-            core.add_role(atoll_native::roles::SEQUENCER, Box::new(sequencer));
-        };
-        self.add_node_with(machine, seed, |core, storage| {
-            if serves {
-                native(core, storage);
-            }
-        })
-    }
-
-    /// Adds a node to a machine, with the roles that `install` adds to it for its data directory.
-    pub fn add_node_with(
+    /// Adds a node to a machine, and returns its number; the first is 1. `roles` adds its server roles to it.
+    pub fn add_node(
         &mut self,
         machine: usize,
         seed: u64,
-        install: impl FnOnce(&mut NodeCore, StorageId),
+        roles: impl FnOnce(&mut NodeCore, StorageId),
     ) -> NodeId {
         let id = NodeId(self.nodes.len() as u32 + 1);
         let mut core = NodeCore::new(id, life_of(id), seed.wrapping_add(id.0.into()));
+        let env = core.env();
         // The cluster is not in the middle of an upgrade.
-        assert!(core.env().levels().learn(Level::CURRENT).is_ok(), "this program reads its own level");
-        install(&mut core, storage_of(id));
+        assert!(env.levels().learn(Level::CURRENT).is_ok(), "this program reads its own level");
+        roles(&mut core, storage_of(id));
         core.recover_done(Lsn::NONE);
         self.nodes.push(Node {
             core,
@@ -266,6 +277,7 @@ impl Model {
             inbox: VecDeque::new(),
             outputs: Outputs::default(),
             turn_at: None,
+            ready_at: None,
             busy_until: 0,
             sending_until: 0,
             receiving_until: 0,
@@ -338,6 +350,17 @@ impl Model {
         self.nodes[node.0 as usize - 1].work
     }
 
+    /// Returns which part of a time one resource of these nodes was busy, that of the busiest node.
+    pub fn busiest<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a NodeId>,
+        of: impl Fn(Busy) -> u64,
+        nanos: u64,
+    ) -> f64 {
+        let most = nodes.map(|node| of(self.busy(*node))).max().unwrap_or(0);
+        (most as f64 / nanos.max(1) as f64 * 1e3).round() / 1e3
+    }
+
     /// Forgets what was busy so far.
     pub fn forget(&mut self) {
         self.nodes.iter_mut().for_each(|node| (node.busy, node.work) = Default::default());
@@ -356,7 +379,9 @@ impl Model {
                 Event::Turn => self.turn_if_due(planned.node),
                 Event::Arrives(message) => self.receive(planned.node, message),
                 Event::Takes(input) => {
-                    self.nodes[planned.node].inbox.push_back(input);
+                    let node = &mut self.nodes[planned.node];
+                    node.inbox.push_back(input);
+                    node.ready_at.get_or_insert(self.now);
                     self.wake(planned.node, self.now);
                 }
             }
@@ -408,6 +433,7 @@ impl Model {
     fn turn(&mut self, i: usize, processor: usize) {
         let now = Tick(self.now);
         let node = &mut self.nodes[i];
+        let slept = node.ready_at.take().unwrap_or(self.now) > node.busy_until;
         let mut outputs = std::mem::take(&mut node.outputs);
         outputs.steps = 0;
         let (mut bytes, mut sources) = (0, BTreeSet::new());
@@ -433,8 +459,9 @@ impl Model {
             (work.steps, work.bytes, work.took) =
                 (work.steps + steps, work.bytes + bytes, work.took + elapsed);
         }
-        let Parameters { turn_ns, step_ns, read_ns, write_ns, byte_ps, .. } = self.parameters;
+        let Parameters { turn_ns, step_ns, wake_ns, read_ns, write_ns, byte_ps, .. } = self.parameters;
         let took = turn_ns
+            + if slept { wake_ns } else { 0 }
             + steps * step_ns
             + sources.len() as u64 * read_ns
             + targets.len() as u64 * write_ns
@@ -472,20 +499,25 @@ impl Model {
         let Some(batch) = outputs.journal.take() else { return };
         let node = &mut self.nodes[i];
         let mut bytes = 0;
-        let mut written = Vec::with_capacity(batch.records.len());
+        let mut places = Vec::with_capacity(batch.records.len());
         for (lsn, record) in batch.records {
             let length = RECORD_BYTES + (record.head.len() + record.payload.len()) as u64;
             let (offset_bytes, len_bytes) = (node.written_bytes, u32::try_from(length).unwrap_or(u32::MAX));
             node.written_bytes = offset_bytes.wrapping_add(len_bytes);
-            written.push((lsn, Loc { segment: 1, offset_bytes, len_bytes }));
+            places.push((lsn, Loc { segment: 1, offset_bytes, len_bytes }));
             bytes += length;
         }
         let transfer = transfer_ns(bytes.next_multiple_of(BLOCK_BYTES), disk_bytes_s);
-        let disk = &mut self.machines[node.machine].disk_until;
-        *disk = (*disk).max(end) + transfer;
-        let at = *disk + sync_ns;
+        let Machine { processors, disk_until } = &mut self.machines[node.machine];
+        let written = self.parameters.batch_ns + bytes * self.parameters.batch_byte_ps / 1000;
+        if let Some(free) = processors.iter_mut().min() {
+            *free = (*free).max(end) + written;
+        }
+        *disk_until = (*disk_until).max(end) + transfer;
+        let at = *disk_until + sync_ns;
+        node.busy.processor_ns += written;
         node.busy.disk_ns += at - end;
-        self.plan(at, i, Event::Takes(Input::Durable(written)));
+        self.plan(at, i, Event::Takes(Input::Durable(places)));
     }
 }
 

@@ -4,19 +4,22 @@
 //! Clients have nodes and machines of their own. Each uses one handle of the StripedLoglet, with a number of appends outstanding.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{Batch, ClientId, Entry, Loglet, LogletId, LogletProvider, OpId};
-use atoll_core::{Candidate, Directory, Encode, Env, NodeId, Tick};
-use atoll_native::{NativeConfig, NativeOptions, NativeProvider};
+use atoll_contract::{ClientId, Loglet, LogletId, LogletProvider};
+use atoll_core::{Encode, Env, NodeCore, NodeId, StorageId, Tick};
+use atoll_native::{
+    LogServer, LogServerOptions, NativeConfig, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
+};
 use atoll_striped::{StripedLoglet, StripedOptions};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::latency::Latencies;
-use crate::measure::measure;
-use crate::model::{Busy, Model, Parameters, Work, life_of, storage_of};
+use crate::load::{Tally, Worker, append, locked};
+use crate::measure::given_or_measured;
+use crate::model::{Busy, Model, Nobody, Parameters, Work, life_of, storage_of};
 
 /// LogServers with rotating sequencers (Figure 10 middle), and the numbers of sequencers that share them.
 const ROTATING_SERVERS: u32 = 9;
@@ -27,8 +30,6 @@ const SHARDED: [u32; 6] = [1, 2, 4, 8, 16, 30];
 /// A stripe of many counts as "linear" if it is at least this fraction of a single one.
 const LINEAR: f64 = 0.8;
 const NANOS_PER_MS: u64 = 1_000_000;
-/// How long a client pauses after a failure.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// Options of the experiment.
 #[derive(Debug, clap::Args)]
@@ -116,25 +117,6 @@ pub struct Load {
     pub one_machine: Option<usize>,
 }
 
-/// What was acknowledged, and when.
-struct Tally {
-    latencies: Latencies,
-    from: Tick,
-}
-
-impl Tally {
-    /// Notes an append, unless it ended before the measurement.
-    fn note(&mut self, began: Tick, ended: Tick, appended: bool) {
-        if ended < self.from {
-            return;
-        }
-        match appended {
-            true => self.latencies.add(ended.since(began)),
-            false => self.latencies.errors += 1,
-        }
-    }
-}
-
 /// What a run showed.
 pub struct Outcome {
     latencies: Latencies,
@@ -152,17 +134,13 @@ impl Outcome {
     }
 }
 
-/// No plan is made, so nobody asks for members.
-struct Nobody;
-
-impl Directory for Nobody {
-    fn candidates(&self) -> Vec<Candidate> {
-        Vec::new()
-    }
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+/// Adds a LogServer and a sequencer to a node.
+fn serve(core: &mut NodeCore, storage: StorageId) {
+    let env = core.env();
+    let server = LogServer::new(env.clone(), storage, LogServerOptions::default());
+    core.add_role(atoll_native::roles::LOG_SERVER, Box::new(server));
+    let sequencer = Sequencer::new(env, SequencerOptions::default());
+    core.add_role(atoll_native::roles::SEQUENCER, Box::new(sequencer));
 }
 
 /// Opens the Loglet at a node.
@@ -185,32 +163,6 @@ fn open(env: &Env, shape: &Shape) -> Arc<dyn Loglet> {
     Arc::new(StripedLoglet::new(env.clone(), parts, Arc::new(StripedOptions::default())))
 }
 
-/// Appends one record after the other, until the run ends.
-async fn append(env: Env, loglet: Arc<dyn Loglet>, worker: Worker, tally: Arc<Mutex<Tally>>) {
-    env.sleep(worker.starts_after).await;
-    for n in 0.. {
-        let op = OpId { client: worker.client, seq: worker.first + n * worker.step };
-        let began = env.now();
-        let payload = worker.payload.clone();
-        let placed = loglet.append(Batch::of([Entry { op, payload }])).await;
-        let appended = matches!(placed, Ok(Ok(_)));
-        locked(&tally).note(began, env.now(), appended);
-        if !appended {
-            env.sleep(PAUSE).await;
-        }
-    }
-}
-
-/// One of the appends that a client has under way.
-struct Worker {
-    client: ClientId,
-    /// The number of its first record, and from one record to the next.
-    first: u64,
-    step: u64,
-    payload: Bytes,
-    starts_after: Duration,
-}
-
 impl Load {
     /// Runs the load on a Loglet.
     pub fn run(&self, parameters: &Parameters, shape: &Shape) -> Outcome {
@@ -218,13 +170,17 @@ impl Load {
         let shared = self.one_machine.map(|processors| model.add_machine(processors));
         let mut add = |serves| {
             let machine = shared.unwrap_or_else(|| model.add_machine(1));
-            model.add_node(machine, serves, self.seed)
+            model.add_node(machine, self.seed, |core, storage| {
+                if serves {
+                    serve(core, storage);
+                }
+            })
         };
         let servers: Vec<NodeId> = (0..shape.servers).map(|_| add(true)).collect();
         let clients: Vec<NodeId> = (0..self.clients).map(|_| add(false)).collect();
         model.connect();
         let from = self.warm_up_ms * NANOS_PER_MS;
-        let tally = Arc::new(Mutex::new(Tally { latencies: Latencies::new(), from: Tick(from) }));
+        let tally = Tally::new(Tick(from));
         let payload = Bytes::from(vec![7; self.payload]);
         let mut handles = Vec::new();
         for node in &clients {
@@ -238,7 +194,8 @@ impl Load {
                     payload: payload.clone(),
                     starts_after: Duration::from_nanos(env.random() % NANOS_PER_MS),
                 };
-                env.spawn("append", Box::pin(append(env.clone(), loglet.clone(), worker, tally.clone())));
+                let appends = append(env.clone(), loglet.clone(), worker, tally.clone(), u64::MAX);
+                env.spawn("append", Box::pin(appends));
             }
             handles.push(loglet);
         }
@@ -249,7 +206,7 @@ impl Load {
         let before = filled(&handles);
         model.run_until(from + self.measured_ms * NANOS_PER_MS);
         let positions = filled(&handles) - before;
-        let mut latencies = std::mem::replace(&mut locked(&tally).latencies, Latencies::new());
+        let mut latencies = locked(&tally).end();
         latencies.busy = Duration::from_millis(self.measured_ms);
         let pads = positions.saturating_sub(latencies.count());
         let busiest = self.busiest(&model, shape, &servers, &clients);
@@ -266,9 +223,7 @@ impl Load {
     ) -> Vec<(&'static str, f64)> {
         let orders = |node: &&NodeId| shape.stripes.iter().any(|s| s.sequencer + 1 == node.0);
         let most = |nodes: &mut dyn Iterator<Item = &NodeId>, of: &dyn Fn(Busy) -> u64| {
-            let nanos = nodes.map(|node| of(model.busy(*node))).max().unwrap_or(0);
-            let part = nanos as f64 / (self.measured_ms * NANOS_PER_MS) as f64;
-            (part * 1e3).round() / 1e3
+            model.busiest(nodes, of, self.measured_ms * NANOS_PER_MS)
         };
         let link = |busy: Busy| busy.sending_ns.max(busy.receiving_ns);
         let mut all = vec![
@@ -339,23 +294,18 @@ fn summary(mode: &str, points: &[(u32, f64)]) -> bool {
 
 /// Measures the parameters, or takes them from the options, and runs all shapes. Returns whether the targets are met.
 pub fn run(args: &Args) -> bool {
-    let given = args.parameters.as_ref().map(|text| {
-        let value: Option<Value> = serde_json::from_str(text).ok();
-        value.as_ref().and_then(Parameters::from_json)
-    });
-    let parameters = match given {
-        Some(Some(parameters)) => parameters,
-        Some(None) => {
-            eprintln!("--parameters: expected the JSON object `parameters` of an earlier run's line");
+    let work = |parameters: &Parameters, depth: u32| {
+        let (clients, payload, seed) = (4, 1024, 1);
+        let depth = depth / clients;
+        let load = Load { clients, depth, payload, warm_up_ms: 5, measured_ms: 20, seed, one_machine: None };
+        load.run(parameters, &Shape::sharded(1)).work
+    };
+    let parameters = match given_or_measured(args.parameters.as_deref(), &args.folder, &work) {
+        Ok(parameters) => parameters,
+        Err(error) => {
+            eprintln!("{error}");
             return false;
         }
-        None => match measure(&args.folder) {
-            Ok(parameters) => parameters,
-            Err(error) => {
-                eprintln!("{error}");
-                return false;
-            }
-        },
     };
     let mut fine = true;
     let mut all = |mode: &str, counts: &[u32], shape: &dyn Fn(u32) -> Shape| {

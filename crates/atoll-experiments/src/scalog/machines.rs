@@ -181,7 +181,7 @@ impl Writes {
         for _ in 0..all {
             let machine = model.add_machine(1);
             model
-                .add_node_with(machine, self.seed, |core, storage| parts.push(Parts::install(core, storage)));
+                .add_node(machine, self.seed, |core, storage| parts.push(Parts::install(core, storage)));
         }
         model.connect();
         let config = self.system.config(self.shards, self.interval);

@@ -106,7 +106,7 @@ impl Tree {
         let mut parts = Vec::new();
         let mut add = || {
             let machine = model.add_machine(1);
-            model.add_node_with(machine, self.seed, |core, storage| parts.push(Parts::install(core, storage)))
+            model.add_node(machine, self.seed, |core, storage| parts.push(Parts::install(core, storage)))
         };
         let orderer = add();
         let ordering: Vec<NodeId> = (0..ORDERING).map(|_| add()).collect();

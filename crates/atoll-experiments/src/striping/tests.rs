@@ -6,6 +6,9 @@ use super::*;
 const FREE: Parameters = Parameters {
     turn_ns: 0,
     step_ns: 0,
+    wake_ns: 0,
+    batch_ns: 0,
+    batch_byte_ps: 0,
     read_ns: 0,
     write_ns: 0,
     byte_ps: 0,
@@ -55,6 +58,19 @@ fn a_lone_append_on_three_servers_takes_one_way_more_each() {
     let parameters = Parameters { latency_ns: 100 * MICRO, sync_ns: 300 * MICRO, ..FREE };
     let took = load(1, 1).run(&parameters, &Shape::sharded(1)).latencies.quantile_us(0.5);
     assert!((took - 700.0).abs() <= 2.0, "{took} µs: four ways and a sync");
+}
+
+#[test]
+fn waking_a_node_and_writing_a_batch_cost_what_the_parameters_say() {
+    let parameters = Parameters { latency_ns: 100 * MICRO, sync_ns: 300 * MICRO, ..FREE };
+    // The client, the server, and the server once the entry is durable.
+    let woken = load(1, 1).run(&Parameters { wake_ns: 20 * MICRO, ..parameters }, &one_server());
+    let took = woken.latencies.quantile_us(0.5);
+    assert!((took - 560.0).abs() <= 2.0, "{took} µs: two ways, a sync, and three times awake");
+    // The only processor still writes when the entry is durable.
+    let written = load(1, 1).run(&Parameters { batch_ns: 1_000 * MICRO, ..parameters }, &one_server());
+    let took = written.latencies.quantile_us(0.5);
+    assert!((took - 1_200.0).abs() <= 3.0, "{took} µs: two ways and a batch");
 }
 
 #[test]
