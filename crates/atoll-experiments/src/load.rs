@@ -1,9 +1,9 @@
-//! Clients of one Loglet, on modelled nodes: each has a number of appends under way, and what they take is noted.
+//! Clients of one Loglet, on modelled nodes and on real ones: each has a number of appends or reads under way, and what they take is noted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use atoll_contract::{Batch, ClientId, Entry, Loglet, OpId};
+use atoll_contract::{Batch, ClientId, Entry, Loglet, Offset, OpId, ReadFrom};
 use atoll_core::{Env, Tick};
 use bytes::Bytes;
 
@@ -15,6 +15,30 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Locks what clients share.
 pub fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The clock by which operations are timed.
+#[derive(Clone, Copy, Debug)]
+pub enum Clock {
+    /// That of the node, which stands still during a turn: the only one of a model.
+    Node,
+    /// That of the machine.
+    Machine(Instant),
+}
+
+impl Clock {
+    /// Returns the clock of this machine.
+    pub fn real() -> Self {
+        Clock::Machine(Instant::now())
+    }
+
+    /// Returns the time.
+    pub fn now(self, env: &Env) -> Tick {
+        match self {
+            Clock::Node => env.now(),
+            Clock::Machine(since) => Tick(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+        }
+    }
 }
 
 /// What was acknowledged, and how long it took.
@@ -47,6 +71,12 @@ impl Tally {
         self.is_over = true;
         std::mem::replace(&mut self.latencies, Latencies::new())
     }
+
+    /// Begins the measurement now, and forgets what was noted before.
+    pub fn begin(&mut self, now: Tick) {
+        self.from = now;
+        self.latencies = Latencies::new();
+    }
 }
 
 /// One of the appends that a client has under way.
@@ -61,6 +91,8 @@ pub struct Worker {
     pub payload: Bytes,
     /// How long it waits before it starts.
     pub starts_after: Duration,
+    /// The clock.
+    pub clock: Clock,
 }
 
 /// Appends one record after the other, at most this many, until the run ends.
@@ -74,14 +106,30 @@ pub async fn append(
     env.sleep(worker.starts_after).await;
     for n in 0..at_most {
         let op = OpId { client: worker.client, seq: worker.first + n * worker.step };
-        let began = env.now();
+        let began = worker.clock.now(&env);
         let payload = worker.payload.clone();
         let placed = loglet.append(Batch::of([Entry { op, payload }])).await;
         let appended = matches!(placed, Ok(Ok(_)));
-        if !locked(&tally).note(began, env.now(), appended) {
+        if !locked(&tally).note(began, worker.clock.now(&env), appended) {
             return;
         }
         if !appended {
+            env.sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Reads one entry after the other, at random below `tail`, until the run ends.
+pub async fn read(env: Env, loglet: Arc<dyn Loglet>, tail: Offset, clock: Clock, tally: Arc<Mutex<Tally>>) {
+    loop {
+        let at = Offset(env.random() % tail.0.max(1));
+        let began = clock.now(&env);
+        let read = loglet.read(at..at.plus(1), 1, ReadFrom::Anywhere).await;
+        let is_there = read.is_ok_and(|read| read.entries.first().is_some_and(|entry| !entry.is_pad()));
+        if !locked(&tally).note(began, clock.now(&env), is_there) {
+            return;
+        }
+        if !is_there {
             env.sleep(PAUSE).await;
         }
     }

@@ -9,12 +9,14 @@
 //! | `measure.rs` | the parameters of the model, measured on this machine |
 //! | `striping.rs` | Delos, Figure 10 middle and right: how a StripedLoglet scales |
 //! | `scalog/` | Scalog against its paper |
-//! | `load.rs` | clients of one Loglet |
+//! | `load.rs` | clients of one Loglet, on modelled nodes and on real ones |
+//! | `corfu/` | CORFU, Figures 6 to 8: real nodes in processes of their own, and the model |
 //! | `apps/` | CORFU's applications, over the logs of a real cluster |
 //! | `latency.rs` | histograms and their lines |
 
 mod apps;
 mod cluster;
+mod corfu;
 mod latency;
 mod load;
 mod measure;
@@ -41,6 +43,8 @@ enum Experiment {
     Striping(striping::Args),
     /// Scalog against its paper: load on a cluster, the ordering layer with many emulated shards, modelled machines
     Scalog(scalog::Args),
+    /// CORFU's units, sequencer and reconfigurations, real and modelled (CORFU, Figures 6 to 8)
+    Corfu(corfu::Args),
     /// CORFU's applications over a cluster's log: store, map replicas, mirror, transactions, replicated services
     Apps(apps::Args),
 }
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Experiment::Virtualization(args) => virtualization::run(&args),
         Experiment::Striping(args) => striping::run(&args),
         Experiment::Scalog(args) => scalog::run(&args),
+        Experiment::Corfu(args) => corfu::run(&args),
         Experiment::Apps(args) => apps::run(&args),
     };
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }

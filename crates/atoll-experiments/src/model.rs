@@ -119,6 +119,8 @@ pub struct Work {
     pub steps: u64,
     /// Bytes that came in and went out.
     pub bytes: u64,
+    /// Number of reads from disks, which the model does not answer.
+    pub fetches: u64,
     /// Real time of these turns.
     pub took: Duration,
 }
@@ -456,6 +458,7 @@ impl Model {
         bytes += outputs.frames.iter().map(|frame| frame_bytes(&frame.envelope)).sum::<u64>();
         for work in [&mut self.work, &mut node.work] {
             work.turns += 1;
+            work.fetches += outputs.fetches.len() as u64;
             (work.steps, work.bytes, work.took) =
                 (work.steps + steps, work.bytes + bytes, work.took + elapsed);
         }

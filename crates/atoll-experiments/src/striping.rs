@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::latency::Latencies;
-use crate::load::{Tally, Worker, append, locked};
+use crate::load::{Clock, Tally, Worker, append, locked};
 use crate::measure::given_or_measured;
 use crate::model::{Busy, Model, Nobody, Parameters, Work, life_of, storage_of};
 
@@ -193,6 +193,7 @@ impl Load {
                     step: self.depth.into(),
                     payload: payload.clone(),
                     starts_after: Duration::from_nanos(env.random() % NANOS_PER_MS),
+                    clock: Clock::Node,
                 };
                 let appends = append(env.clone(), loglet.clone(), worker, tally.clone(), u64::MAX);
                 env.spawn("append", Box::pin(appends));
@@ -292,15 +293,18 @@ fn summary(mode: &str, points: &[(u32, f64)]) -> bool {
     holds
 }
 
+/// Returns what turns have to do while four clients append to a NativeLoglet with so many appends under way: by this load, the time of a turn
+/// and of a step is measured.
+pub fn work_of_native(parameters: &Parameters, depth: u32) -> Work {
+    let (clients, payload, seed) = (4, 1024, 1);
+    let depth = depth / clients;
+    let load = Load { clients, depth, payload, warm_up_ms: 5, measured_ms: 20, seed, one_machine: None };
+    load.run(parameters, &Shape::sharded(1)).work
+}
+
 /// Measures the parameters, or takes them from the options, and runs all shapes. Returns whether the targets are met.
 pub fn run(args: &Args) -> bool {
-    let work = |parameters: &Parameters, depth: u32| {
-        let (clients, payload, seed) = (4, 1024, 1);
-        let depth = depth / clients;
-        let load = Load { clients, depth, payload, warm_up_ms: 5, measured_ms: 20, seed, one_machine: None };
-        load.run(parameters, &Shape::sharded(1)).work
-    };
-    let parameters = match given_or_measured(args.parameters.as_deref(), &args.folder, &work) {
+    let parameters = match given_or_measured(args.parameters.as_deref(), &args.folder, &work_of_native) {
         Ok(parameters) => parameters,
         Err(error) => {
             eprintln!("{error}");

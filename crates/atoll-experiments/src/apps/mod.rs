@@ -30,6 +30,8 @@ use atoll_log_apps::store::{CompactError, StoreError};
 use atoll_log_apps::streams::StreamError;
 use serde_json::Value;
 
+pub use target::now_ns;
+
 /// Options of `apps`.
 #[derive(Debug, clap::Args)]
 pub struct Args {

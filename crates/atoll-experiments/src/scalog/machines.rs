@@ -180,8 +180,7 @@ impl Writes {
         let all = servers + self.system.helpers(self.shards) + self.clients;
         for _ in 0..all {
             let machine = model.add_machine(1);
-            model
-                .add_node(machine, self.seed, |core, storage| parts.push(Parts::install(core, storage)));
+            model.add_node(machine, self.seed, |core, storage| parts.push(Parts::install(core, storage)));
         }
         model.connect();
         let config = self.system.config(self.shards, self.interval);

@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::machines::{System, Writes};
 use super::tree::Tree;
-use crate::measure::measure;
+use crate::measure::given_or_measured;
 use crate::model::Parameters;
+use crate::striping::work_of_native;
 
 /// Shards, and chains, whose writes are modelled.
 const SHARDS: [u32; 6] = [1, 2, 3, 6, 12, 24];
@@ -117,15 +118,9 @@ impl Args {
     }
 
     fn parameters(&self) -> Option<Parameters> {
-        let Some(text) = &self.parameters else {
-            return measure(&self.folder).inspect_err(|error| eprintln!("{error}")).ok();
-        };
-        let value: Option<Value> = serde_json::from_str(text).ok();
-        let read = value.as_ref().and_then(Parameters::from_json);
-        if read.is_none() {
-            eprintln!("--parameters: expected the JSON object `parameters` of an earlier run's line");
-        }
-        read
+        given_or_measured(self.parameters.as_deref(), &self.folder, &work_of_native)
+            .inspect_err(|error| eprintln!("{error}"))
+            .ok()
     }
 }
 

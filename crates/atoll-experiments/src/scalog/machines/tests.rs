@@ -7,6 +7,9 @@ const MICRO: u64 = 1_000;
 const WAYS_AND_SYNCS: Parameters = Parameters {
     turn_ns: 0,
     step_ns: 0,
+    wake_ns: 0,
+    batch_ns: 0,
+    batch_byte_ps: 0,
     read_ns: 0,
     write_ns: 0,
     byte_ps: 0,

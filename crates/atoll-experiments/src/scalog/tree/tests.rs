@@ -6,6 +6,9 @@ const MICRO: u64 = 1_000;
 const PARAMETERS: Parameters = Parameters {
     turn_ns: 200,
     step_ns: 200,
+    wake_ns: 0,
+    batch_ns: 0,
+    batch_byte_ps: 0,
     read_ns: 500,
     write_ns: 500,
     byte_ps: 10,
