@@ -21,7 +21,7 @@ use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
-use crate::policy::{BackFiller, Collector, Guardian};
+use crate::policy::{BackFiller, Collector, Guardian, ShardAdder};
 use crate::replica::DatabaseCell;
 use crate::settings::Timings;
 
@@ -32,6 +32,9 @@ pub struct Options {
     pub timings: Timings,
     /// Settings of the virtual logs.
     pub log: LogOptions,
+    /// How many records a shard may get before it counts as full, and a log whose shards are all full gets another one. 0: no shard is
+    /// ever added.
+    pub full_shard_records: u64,
     /// The protocols that provide Loglets and registers, with their settings.
     pub protocols: Protocols,
 }
@@ -39,7 +42,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (timings, log) = (Timings::default(), LogOptions::default());
-        Options { timings, log, protocols: atoll_protocols::all() }
+        Options { timings, log, full_shard_records: 0, protocols: atoll_protocols::all() }
     }
 }
 
@@ -101,6 +104,8 @@ pub struct NodeParts {
     pub database: DatabaseCell,
     /// The guardian, which carries out the policy.
     pub guardian: Guardian,
+    /// Adds shards to logs, if an operator wants that.
+    pub shard_adder: ShardAdder,
     /// Changes the table of members.
     pub changes: Changes,
     /// Changes the feature level.
@@ -162,6 +167,13 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
     let logs = Logs::new(env.clone(), registers.clone(), registry, log_options, members.changed.clone());
     let keyspaces = Keyspaces::new(env.clone(), registers.clone(), engines);
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
+    let shard_adder = ShardAdder::new(
+        env.clone(),
+        logs.clone(),
+        members.clone(),
+        options.timings.clone(),
+        options.full_shard_records,
+    );
     let changes = Changes::new(env.clone(), registers.register(REGISTER), members.clone());
     cluster.settle(changes.clone());
     let level_register = registers.register(levels::REGISTER);
@@ -174,6 +186,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         keyspaces,
         database,
         guardian,
+        shard_adder,
         changes,
         upgrades,
         procedures: Arc::new(Mutex::new(procedures)),
@@ -210,6 +223,7 @@ impl NodeParts {
         self.env.spawn("back_fill", Box::pin(filler.run()));
         let collector = Collector { env: self.env.clone(), logs: self.logs.clone(), every };
         self.env.spawn("collect", Box::pin(collector.run()));
+        self.env.spawn("shards.add", Box::pin(self.shard_adder.clone().run()));
         self.env.spawn("keyspaces.tend", Box::pin(self.keyspaces.clone().tend(every)));
         self.keep_joined().await;
     }

@@ -86,6 +86,9 @@ pub struct NodeConfig {
     pub most_logs: usize,
     /// How many unused logs stay open on this node.
     pub idle_logs: usize,
+    /// How many records a shard of a log may get before it counts as full. A log whose shards are all full gets another shard, if enough
+    /// nodes are free. 0 disables this.
+    pub full_shard_records: u64,
     /// On how many threads of their own the doors run. With 0, they run on the thread of the node.
     pub door_threads: usize,
     /// For tests only: omits syncs, to show that they are necessary.
@@ -116,6 +119,7 @@ impl NodeConfig {
             least_free_bytes: LEAST_FREE_BYTES,
             most_logs: LogOptions::default().most_logs,
             idle_logs: LogOptions::default().idle_logs,
+            full_shard_records: 0,
             door_threads: 0,
             syncs_off: false,
         }

@@ -69,6 +69,7 @@ impl Figures for NodeFigures {
         add("reconfigurations_total", Some(("reason", "failure".into())), deeds.extended as f64);
         add("reconfigurations_total", Some(("reason", "rebuild".into())), deeds.rebuilt as f64);
         add("reconfigurations_failed_total", None, deeds.failed as f64);
+        add("shards_added_total", None, self.parts.shard_adder.added().shards as f64);
         if let Some(database) = self.parts.database.get() {
             let h = database.health();
             add("db_applied_position", None, h.applied_below.0 as f64);

@@ -16,6 +16,8 @@ atoll_core::mutants! {
     POLICY_KEEPS_REMOVED = "PolicyKeepsRemoved", caught by ["removed"];
     /// Only the first broken segment of a log is rebuilt, even if that fails each time.
     POLICY_FIRST_BROKEN = "PolicyFirstBroken", caught by ["broken-segments"];
+    /// A shard is added as soon as one is full, without a pause after the last one.
+    POLICY_ONE_FULL_SHARD = "PolicyOneFullShard", caught by ["scalog-full"];
 }
 
 /// Returns the known bugs of every layer of a node. Those of its doors come from the list of doors.

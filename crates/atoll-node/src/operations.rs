@@ -233,6 +233,7 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         chain_bytes: chain.chain.size_bytes() as u64,
         chain_bytes_max: MAX_CHAIN_BYTES as u64,
         duties: provider.map(|p| duties(&**p, &active.config)).unwrap_or_default(),
+        last_action: parts.shard_adder.added().last.remove(&log.name).unwrap_or_default(),
     }
 }
 

@@ -36,7 +36,7 @@ fn refusal(error: &ShardsError) -> Refusal {
             "`atoll chain extend --loglet KIND` moves a log to another kind; `atoll chain show` shows its segments",
         ),
         ShardsError::Refused(_) => Refusal::no(Reason::Refused, words, "see which shards there are"),
-        ShardsError::NotLive(_) | ShardsError::Moved => {
+        ShardsError::NotLive(_) | ShardsError::Moved | ShardsError::Changed => {
             Refusal::no(Reason::Conflict, words, "see which shards there are, and use another one")
         }
     }

@@ -297,7 +297,12 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
             config.metrics.clone().unwrap_or_default(),
         ),
         meta_founders: config.meta_founders(),
-        options: Options { timings: config.timings.clone(), log, ..Options::default() },
+        options: Options {
+            timings: config.timings.clone(),
+            log,
+            full_shard_records: config.full_shard_records,
+            ..Options::default()
+        },
     })?;
     assembly.node.members.say_wall(Arc::new(crate::database::wall_clock_ms));
     let core = &mut assembly.core;

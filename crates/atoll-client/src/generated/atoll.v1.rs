@@ -429,6 +429,9 @@ pub struct LogInfo {
     /// Which node does what for the active segment.
     #[prost(message, repeated, tag = "13")]
     pub duties: ::prost::alloc::vec::Vec<Duty>,
+    /// What the node that answers last did, or could not do, because its shards are full, and the reason; empty if nothing.
+    #[prost(string, tag = "14")]
+    pub last_action: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}

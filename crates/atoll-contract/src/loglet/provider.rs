@@ -192,6 +192,11 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
         vec![Part { name: String::new(), duties: self.duties(config) }]
     }
 
+    /// Returns whether Loglets of this kind keep their records in shards ([`Sharded`](super::sharded::Sharded)).
+    fn has_shards(&self) -> bool {
+        false
+    }
+
     /// Returns whether these nodes suffice to seal. A node that seals without reaching enough of them would stop the log and start no new
     /// segment (vlog-V18).
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool;

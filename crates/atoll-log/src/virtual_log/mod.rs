@@ -49,7 +49,7 @@ use atoll_contract::loglet::sharded::ShardChange;
 use atoll_contract::loglet::write_once::{Layout, PositionState, Replace};
 use atoll_contract::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
 use atoll_contract::position::LogPos;
-use atoll_contract::register::{Register, Registers};
+use atoll_contract::register::{Register, Registers, Version};
 
 mod append;
 
@@ -387,7 +387,21 @@ impl VirtualLog {
     /// [`ShardsError`] says whether it may have happened. Repeating a change of a shard with a given number does no harm.
     pub fn change_shards(&self, change: ShardChange) -> Ticket<Result<u32, ShardsError>> {
         let me = self.0.clone();
-        self.0.env.launch("vlog.shards", async move { me.change_shards(&change).await })
+        self.0.env.launch("vlog.shards", async move { me.change_shards(&change, None).await })
+    }
+
+    /// Like [`VirtualLog::change_shards`], but only if the chain is still at a version. So of several nodes that add a shard for the same
+    /// reason, one does.
+    ///
+    /// # Errors
+    /// [`ShardsError::Changed`]: it is not at that version. Nothing happened.
+    pub fn change_shards_at(
+        &self,
+        version: Version,
+        change: ShardChange,
+    ) -> Ticket<Result<u32, ShardsError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.shards", async move { me.change_shards(&change, Some(version)).await })
     }
 
     /// Appends a record to a shard of the caller's choice, and returns its position. It is on all nodes of the shard by then. A record that

@@ -15,6 +15,7 @@ use atoll_contract::entry::{Batch, Entry, MAX_ENTRY_BYTES, OpId};
 use atoll_contract::loglet::sharded::{PlannedChange, ShardAppendError, ShardChange, ShardedError, Shards};
 use atoll_contract::loglet::{AppendError, Loglet, LogletId, ReadError, ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
+use atoll_contract::register::Version;
 
 /// Number of chain changes that one operation follows before it fails as unavailable.
 const ATTEMPTS: u32 = 8;
@@ -49,6 +50,9 @@ pub enum ShardsError {
     /// The log continues in another segment, which has shards of its own. Nothing happened.
     #[error("the log continues in another segment, which has shards of its own")]
     Moved,
+    /// The chain is not at the version that the caller requires. Nothing happened.
+    #[error("the chain of the log has changed")]
+    Changed,
     /// The record was not appended, or that is unknown.
     #[error(transparent)]
     Append(#[from] LogAppendError),
@@ -60,6 +64,8 @@ pub enum ShardsError {
 /// The active segment of a log, if its records are in shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveShards {
+    /// The version of the chain. It rises with each shard that is added.
+    pub version: Version,
     /// Its Loglet.
     pub loglet: LogletId,
     /// Its kind.
@@ -136,6 +142,7 @@ impl Shared {
                 Ok(shards) => {
                     let (start, trim) = (segment.start, chain.chain.trim());
                     return Ok(ActiveShards {
+                        version: chain.version,
                         loglet: segment.loglet,
                         kind: segment.kind,
                         start,
@@ -154,14 +161,22 @@ impl Shared {
         Err(LogError::Unavailable(failure).into())
     }
 
-    /// Changes the set of shards. The chain comes first: it names the nodes that keep records before they get any.
-    pub(super) async fn change_shards(self: &Arc<Self>, change: &ShardChange) -> Result<u32, ShardsError> {
+    /// Changes the set of shards, if the chain is at version `at`, or at any version with None. The chain comes first: it names the nodes
+    /// that keep records before they get any.
+    pub(super) async fn change_shards(
+        self: &Arc<Self>,
+        change: &ShardChange,
+        at: Option<Version>,
+    ) -> Result<u32, ShardsError> {
         let until = self.reconfigure_until();
         let mut first = None;
         for _ in 0..ATTEMPTS {
             let (chain, segment, loglet) = self.active_sharded().await?;
             if *first.get_or_insert(segment.loglet) != segment.loglet {
                 return Err(ShardsError::Moved);
+            }
+            if at.is_some_and(|at| at != chain.version) {
+                return Err(ShardsError::Changed);
             }
             let Some(sharded) = loglet.sharded() else { break };
             let planned = sharded.plan(&segment.config, change).await.map_err(not_changed)?;

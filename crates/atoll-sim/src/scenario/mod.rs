@@ -6,6 +6,7 @@ mod corfu;
 pub mod database;
 mod directed;
 mod file_registers;
+mod full_shards;
 mod in_place;
 mod in_place_txn;
 mod keyspace_moves;
@@ -106,6 +107,7 @@ pub fn all() -> Vec<Scenario> {
         scalog::SCALOG,
         scalog::DEAD,
         scalog::SHARDS,
+        full_shards::SCENARIO,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,

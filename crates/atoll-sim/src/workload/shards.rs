@@ -46,7 +46,12 @@ impl Judge {
     }
 }
 
-async fn shards(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str) -> Option<ActiveShards> {
+/// Returns the shards of the active segment, as a node says. None if it does not answer, or if they have no shards.
+pub async fn shards(
+    stage: &Stage<NodeHandles>,
+    life: &Life<NodeHandles>,
+    name: &str,
+) -> Option<ActiveShards> {
     let log = life.handles.log(name)?;
     stage.cluster.ask(life, log.shards()).await?.ok()?.ok()
 }

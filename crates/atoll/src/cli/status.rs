@@ -25,7 +25,7 @@ fn to_json(status: &StatusReply) -> Value {
             "name": l.name, "tail": l.tail, "trim": l.trim, "chain_version": l.chain_version,
             "segments": l.segments, "chain_bytes": l.chain_bytes, "chain_bytes_max": l.chain_bytes_max, "kind": l.loglet_kind, "sequencer": l.sequencer,
             "servers": l.servers.iter().map(server).collect::<Vec<_>>(),
-            "healthy": l.healthy, "reason": l.reason, "duties": l.duties.iter().map(chain::duty).collect::<Vec<_>>(),
+            "healthy": l.healthy, "reason": l.reason, "last_action": l.last_action, "duties": l.duties.iter().map(chain::duty).collect::<Vec<_>>(),
         })
     };
     json!({
@@ -59,6 +59,9 @@ fn to_text(status: &StatusReply) -> String {
     } else {
         text.push_str(&format!("\n{logs}"));
     }
+    for l in status.logs.iter().filter(|l| !l.last_action.is_empty()) {
+        text.push_str(&format!("\n{}: {}\n", l.name, l.last_action));
+    }
     text
 }
 
@@ -85,6 +88,7 @@ mod tests {
             name: "main".into(),
             tail: 5000,
             servers: vec![server(1, Some(5000), 0), server(2, Some(3800), 1200), server(3, None, 0)],
+            last_action: "added shard 2: full".into(),
             ..LogInfo::default()
         };
         let down = NodeInfo { id: 3, state: "down".into(), ..NodeInfo::default() };
@@ -92,6 +96,7 @@ mod tests {
         assert_eq!(servers(&log, &[]), "1 ok, 2 lacks 1,200, 3 silent");
         let status = StatusReply { logs: vec![log], ..StatusReply::default() };
         assert!(to_text(&status).starts_with("NOT HEALTHY"));
+        assert!(to_text(&status).ends_with("\nmain: added shard 2: full\n"));
         assert_eq!(to_json(&status)["logs"][0]["servers"][1]["lacks"], 1200);
     }
 }

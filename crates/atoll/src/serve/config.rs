@@ -112,6 +112,8 @@ pub struct Config {
     pub most_logs: u64,
     /// Number of unused logs that stay open.
     pub idle_logs: u64,
+    /// Number of records with which a shard is full; 0: none is.
+    pub full_shard_records: u64,
     /// Number of threads of the doors; 0: they run on the thread of the node.
     pub door_threads: u64,
     /// Whether the operator allows other machines to connect without TLS.
@@ -210,6 +212,8 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     let keep_entries = tables.get("database").read(source, "keep_entries", within(100, 1_000_000_000));
     let most_logs = tables.get("logs").read(source, "most", within(1, 1_000_000));
     let idle_logs = tables.get("logs").read(source, "idle", within(1, 1_000_000));
+    let full_shard_records =
+        tables.get("logs").read(source, "full_shard_records", within(0, 1_000_000_000_000));
     let door_threads = tables.get("doors").read(source, "threads", within(0, 256));
     let timings = read_timings(source, &tables.get("timings"));
     let state_in_memory = match over.state_in_memory {
@@ -255,6 +259,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         keep_entries: keep_entries?,
         most_logs: most_logs?,
         idle_logs: idle_logs?,
+        full_shard_records: full_shard_records?,
         door_threads: door_threads?,
         plaintext_beyond_loopback: plaintext?,
         peers,

@@ -111,6 +111,7 @@ fn node_config(config: Config) -> NodeConfig {
         least_free_bytes: config.least_free_bytes,
         most_logs: usize::try_from(config.most_logs).unwrap_or(usize::MAX),
         idle_logs: usize::try_from(config.idle_logs).unwrap_or(usize::MAX),
+        full_shard_records: config.full_shard_records,
         door_threads: usize::try_from(config.door_threads).unwrap_or(0),
         syncs_off: config.syncs_off,
     };

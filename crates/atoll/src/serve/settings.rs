@@ -474,6 +474,13 @@ pub const SETTINGS: &[Setting] = &[
         "How many unused logs stay open on this node, most recently used first. Too small: the next use of a log first reads its\nchain. Too large: memory, a few kilobytes for each.",
     ),
     with_default(
+        "logs",
+        "full_shard_records",
+        "0",
+        "an integer, 0 to 1000000000000",
+        "A shard of a log on Scalog is full once it has got this many records. If all shards of a log that take records are full, a node\nadds one, on nodes that keep no other: one at a time, and none within 15 s of any other change of the log. 0: never.\nToo small: nodes are used up. Too large: shards grow beyond what a node can keep. Set it on all nodes.",
+    ),
+    with_default(
         "database",
         "state",
         "\"disk\"",

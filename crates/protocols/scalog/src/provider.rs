@@ -384,6 +384,10 @@ impl LogletProvider for ScalogProvider {
         parts
     }
 
+    fn has_shards(&self) -> bool {
+        true
+    }
+
     /// A seal concerns the ordering log alone: shards may be dead (scalog.md §10).
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
         parse(config).is_ok_and(|config| self.logs.can_end(&config.ordering, reached))
