@@ -26,6 +26,7 @@ mod registers;
 mod replaced;
 pub mod replicas;
 mod scalog;
+mod scalog_clocks;
 mod seals;
 mod slow_leaders;
 mod stores;
@@ -107,6 +108,7 @@ pub fn all() -> Vec<Scenario> {
         scalog::SCALOG,
         scalog::DEAD,
         scalog::SHARDS,
+        scalog_clocks::SCENARIO,
         full_shards::SCENARIO,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,

@@ -22,11 +22,14 @@ atoll_core::mutants! {
     SCALOG_S13 = "ScalogS13", caught by ["scalog-shards"];
     /// A new shard takes clients at once, so that their retries do not find what an earlier shard has.
     SCALOG_S15 = "ScalogS15", caught by ["scalog-shards"];
+    /// An orderer counts the time in which it was stopped as time in which a shard was stuck.
+    SCALOG_S17 = "ScalogS17", caught by ["scalog-clocks"];
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
 pub const COVERAGE: &[Listed] = &[
     listed("scalog: orderers end a shard that is stuck", &["scalog.orderer.ends_stuck"]),
+    listed("scalog: an orderer was stopped while a shard lagged", &["scalog.orderer.was_stopped"]),
     listed("scalog: a retry finds the places of the first attempt", &["scalog.server.duplicate"]),
     listed("scalog: a stream of records goes back to where its backup is", &["scalog.server.rewind"]),
     listed("scalog: a read waits until its number is covered", &["scalog.server.read_waits"]),

@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{Loglet, LogletId};
-use atoll_core::testing::hit;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, Refused, Role, Tick,
 };
 
 use crate::config::ScalogConfig;
 use crate::message::{Follow, Followed, Proposed, Reports};
+use crate::mutants;
 use crate::order::{Order, OrderEntry};
 use crate::ordering::{OrderingLogs, follow, write};
 use crate::reported::Reported;
@@ -38,11 +39,14 @@ impl Default for OrdererOptions {
     }
 }
 
-/// Since when the cut of a shard stands still although a server has more.
+/// How often an orderer looks at a shard before it ends it.
+const LOOKS: u32 = 5;
+
+/// How long this orderer has seen the cut of a shard stand still although a server has more.
 #[derive(Debug)]
 struct Stuck {
     ordered: Vec<u64>,
-    since: Tick,
+    seen: Duration,
 }
 
 /// One Loglet.
@@ -56,6 +60,8 @@ struct Ordered {
     /// Whether the ordering log is sealed.
     ended: bool,
     stuck: BTreeMap<u32, Stuck>,
+    /// When this orderer last looked whether shards are stuck.
+    looked_at: Tick,
 }
 
 /// See the module documentation.
@@ -91,7 +97,8 @@ impl Orderer {
         out.run("scalog.follow", Box::pin(follows));
         let (order, reported, stuck) = (Order::new(&config), Reported::default(), BTreeMap::new());
         let (proposing, proposed_at, ended) = (false, now, false);
-        let one = Ordered { config, order, log, reported, proposing, proposed_at, ended, stuck };
+        let looked_at = now;
+        let one = Ordered { config, order, log, reported, proposing, proposed_at, ended, stuck, looked_at };
         self.loglets.insert(loglet, one);
     }
 
@@ -176,8 +183,16 @@ impl Orderer {
 impl Ordered {
     /// Returns the shards to end, because a server lacks for too long what another one has (S17), and when to look again. A shard stays
     /// if it is the last one: ending it would help nobody.
+    ///
+    /// Only the time in which this orderer looked counts, in [`LOOKS`] steps at least. While its process was stopped, or where its clock
+    /// has jumped, it heard nothing, and what it knows about all shards is old.
     fn find_stuck(&mut self, now: Tick, after: Duration) -> (Vec<u32>, Option<Tick>) {
         let (mut ends, mut look_at) = (Vec::new(), None::<Tick>);
+        let (step, passed) = (after / LOOKS, now.since(std::mem::replace(&mut self.looked_at, now)));
+        if passed > step && !self.stuck.is_empty() {
+            hit("scalog.orderer.was_stopped");
+        }
+        let passed = if mutant(mutants::SCALOG_S17) { passed } else { passed.min(step) };
         let live: Vec<u32> =
             self.order.shards().iter().filter(|(_, s)| s.is_live()).map(|(number, _)| *number).collect();
         if after.is_zero() || live.len() < 2 {
@@ -190,16 +205,17 @@ impl Ordered {
                 self.stuck.remove(number);
                 continue;
             }
-            let stuck = self.stuck.entry(*number).or_insert(Stuck { ordered: ordered.clone(), since: now });
-            if stuck.ordered != ordered {
-                *stuck = Stuck { ordered, since: now };
+            match self.stuck.get_mut(number).filter(|stuck| stuck.ordered == ordered) {
+                Some(stuck) => stuck.seen += passed,
+                None => drop(self.stuck.insert(*number, Stuck { ordered, seen: Duration::ZERO })),
             }
-            let at = stuck.since.after(after);
-            if at > now {
+            let Some(stuck) = self.stuck.get_mut(number) else { continue };
+            if stuck.seen < after {
+                let at = now.after(step.min(after - stuck.seen));
                 look_at = Some(look_at.map_or(at, |other| other.min(at)));
             } else if ends.len() + 1 < live.len() {
                 hit("scalog.orderer.ends_stuck");
-                stuck.since = now;
+                stuck.seen = Duration::ZERO;
                 ends.push(*number);
             }
         }
