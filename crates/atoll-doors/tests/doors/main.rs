@@ -7,3 +7,4 @@ mod lanes;
 mod limits;
 mod log_apps;
 mod memory;
+mod subscribers;

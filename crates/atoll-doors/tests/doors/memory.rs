@@ -9,8 +9,9 @@ use atoll_client::{Reason, proto};
 use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec, OpId};
 use atoll_core::NodeId;
 use atoll_door::backend::{
-    Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,
+    Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, ShardBackend, Submitted,
 };
+use atoll_door::shards::{ActiveShards, LogRecord, ShardChange};
 use atoll_door::{Limits, Services, services_of};
 use tokio::sync::Notify;
 
@@ -203,6 +204,37 @@ pub struct MemoryNode {
     pub logs: Logs,
     pub grpc: Vec<String>,
     pub trouble: Arc<Trouble>,
+    /// Whether its logs count as logs in shards. Only subscriptions to them work.
+    pub has_shards: bool,
+}
+
+/// Logs in memory as logs in shards, for subscriptions.
+struct InShards;
+
+impl ShardBackend for InShards {
+    fn check(&self, _: &str) -> Pending<()> {
+        ready(Ok(()))
+    }
+
+    fn shards(&self, _: &str) -> Pending<ActiveShards> {
+        not_here()
+    }
+
+    fn append(&self, _: &str, _: u32, _: LogRecord) -> Pending<LogPos> {
+        not_here()
+    }
+
+    fn read(&self, _: &str, _: LogPos, _: u32) -> Pending<Option<Entry>> {
+        not_here()
+    }
+
+    fn change(&self, _: &str, _: ShardChange) -> Pending<u32> {
+        not_here()
+    }
+}
+
+fn not_here<T: Send + 'static>() -> Pending<T> {
+    ready(Err(Refusal::no(Reason::Refused, "a log in memory has no shards", "")))
 }
 
 impl Backend for MemoryNode {
@@ -237,6 +269,10 @@ impl Backend for MemoryNode {
 
     fn list(&self) -> Pending<Vec<String>> {
         ready(Ok(self.logs.lock().unwrap().keys().cloned().collect()))
+    }
+
+    fn shards(&self) -> Option<Arc<dyn ShardBackend>> {
+        self.has_shards.then(|| Arc::new(InShards) as Arc<dyn ShardBackend>)
     }
 
     fn operations(&self) -> Arc<dyn Operations> {
