@@ -64,6 +64,8 @@ pub const DEAD: Scenario = Scenario {
 const LOG: &str = "log0";
 /// How long shards come and go under faults.
 const SHARDS_FOR: Duration = Duration::from_secs(30);
+/// After how many entries of an ordering log a snapshot follows. Few, so that ordering logs are trimmed, and nodes resume with snapshots.
+const SNAPSHOT_ENTRIES: u64 = 50;
 /// How many nodes die in one directed run, one after the other.
 const DEATHS: u32 = 4;
 
@@ -102,7 +104,8 @@ fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
 fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7363_616c_6f67);
     let hosts = [3, 4, 5, 6, 6][rng.below(5) as usize];
-    let (weather, assembly) = nodes(&mut rng, hosts);
+    let (weather, mut assembly) = nodes(&mut rng, hosts);
+    assembly.options.protocols.set("snapshot_entries", SNAPSHOT_ENTRIES);
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
     striped::people(&stage, &mut rng, LOG, ("scalog", 4), spec);
@@ -142,7 +145,8 @@ fn few(stage: &Stage<NodeHandles>) -> LogletSpec {
 fn run_shards(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7368_6172_6473);
     let hosts = [4, 5, 6, 7][rng.below(4) as usize];
-    let (weather, assembly) = nodes(&mut rng, hosts);
+    let (weather, mut assembly) = nodes(&mut rng, hosts);
+    assembly.options.protocols.set("snapshot_entries", SNAPSHOT_ENTRIES);
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
     let judge = shards::Judge::default();
@@ -162,7 +166,7 @@ fn run_shards(seed: u64, out: TraceOut) -> Outcome {
         stage.spawn("looker", shards::reader(stage.clone(), name(), judged.clone(), often));
         stage.spawn("operator", shards::operator(stage.clone(), name(), change));
         stage.spawn("extender", extender(stage.clone(), Duration::from_secs(12)));
-        stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(9)));
+        stage.spawn("trimmer", load::trimmer(stage.clone(), name(), Duration::from_secs(3)));
     });
     let faults = Faults {
         menu: Menu::USUAL.some(&mut rng),

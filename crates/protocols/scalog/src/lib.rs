@@ -7,6 +7,7 @@
 //! | aggregator (§3.2, a tree) | `aggregator.rs` |
 //! | ordering layer (§3.2): cuts from the minimum of each shard | `orderer.rs`, `reported.rs` |
 //! | cuts and global sequence numbers (§3.2) | `order.rs` |
+//! | (the beginning of an ordering log that was trimmed) | `snapshot.rs` |
 //! | the ordering layer's own log | `ordering.rs` |
 //! | append, appendToShard, readRecord, subscribe, trim, setShardPolicy (§3.1) | `loglet/client.rs`, `loglet/policy.rs` |
 //! | the same as a Loglet | `loglet/append.rs`, `loglet/shards.rs`, `loglet/read.rs`, `loglet/tail.rs` |
@@ -25,8 +26,9 @@
 //!   restarted has everything that it ever sent, and gives no place away twice (scalog-S12).
 //! - *A client's shard follows from its number*, so that a retry through another node finds the first attempt (scalog-S15). A client moves
 //!   only when its shard ends. Appends to a shard of the caller's choice are separate (`loglet/shards.rs`).
-//! - *The numbers of records are not journaled.* A server that was restarted reads the ordering log from its beginning, so that log is
-//!   never trimmed (scalog-S8), and ends with the Loglet.
+//! - *The numbers of records are not journaled.* A server that was restarted reads the ordering log from its beginning. So an entry of
+//!   that log is kept until all records that it and the entries before it order were given up (scalog-S8). Then the log begins with a
+//!   snapshot of the state of the order, which is an entry itself.
 //! - *Aggregators forward the counts of each server*, also where they know all servers of a shard, because a minimum over part of a shard
 //!   would be wrong after a restart (scalog-S6).
 //! - *keeps_order is false*: the records of two segments are ordered by cuts.
@@ -56,6 +58,7 @@ mod reasons;
 pub mod reported;
 pub mod roles;
 pub mod server;
+pub mod snapshot;
 #[cfg(feature = "testing")]
 pub mod testing;
 

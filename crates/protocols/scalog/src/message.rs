@@ -326,8 +326,8 @@ message! {
     pub struct Proposed = 689 {
         /// The Loglet.
         pub loglet: LogletId,
-        /// Whether it is in the log.
-        pub done: bool,
+        /// Its place in the log. None if it may be missing there.
+        pub at: Option<u64>,
     }
 }
 

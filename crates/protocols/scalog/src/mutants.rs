@@ -14,6 +14,8 @@ atoll_core::mutants! {
     SCALOG_S5 = "ScalogS5", caught by ["scalog"];
     /// A follower of the ordering log skips entries that it missed.
     SCALOG_S7 = "ScalogS7", caught by ["scalog"];
+    /// The ordering log is trimmed at the newest snapshot, although records can be read that the entries before it order.
+    SCALOG_S8 = "ScalogS8", caught by ["scalog-shards"];
     /// A backup takes records that do not start at its next one.
     SCALOG_S10 = "ScalogS10", caught by ["scalog"];
     /// A primary that was restarted does not ask its backups what it replicated before.
@@ -34,6 +36,9 @@ pub const COVERAGE: &[Listed] = &[
     listed("scalog: a stream of records goes back to where its backup is", &["scalog.server.rewind"]),
     listed("scalog: a read waits until its number is covered", &["scalog.server.read_waits"]),
     listed("scalog: the ordering log itself is sealed", &["scalog.seal.ordering_log", "scalog.server.ended"]),
+    listed("scalog: the ordering log is trimmed", &["scalog.orderer.trims"]),
+    listed("scalog: a server resumes with a snapshot", &["scalog.server.resumed"]),
+    listed("scalog: a handle resumes with a snapshot", &["scalog.handle.resumed"]),
     listed("scalog: shards are added and ended on demand", &["scalog.shard.add", "scalog.shard.end"]),
     listed("scalog: a server looks for entries of a sealed ordering log", &["scalog.back_fill"]),
 ];

@@ -12,6 +12,7 @@ use atoll_core::testing::{hit, mutant};
 use atoll_core::{Decode, DecodeError, NodeId};
 
 use crate::config::{ScalogConfig, Server, ShardError, ShardSpec};
+use crate::snapshot::{Snapped, Snapshot};
 use crate::{invariants, mutants};
 
 /// Version of [`OrderEntry`].
@@ -45,6 +46,8 @@ atoll_core::record! {
         pub trim: u64,
         /// Shards that orderers end because they are stuck.
         pub stuck: Vec<u32>,
+        /// A snapshot of the state before this entry, which then has nothing else.
+        pub snapshot: Option<Snapshot>,
     }
 }
 
@@ -52,7 +55,7 @@ impl OrderEntry {
     /// Returns an entry that changes nothing.
     pub fn nothing() -> Self {
         let (add, cut, finalize, stuck) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        OrderEntry { format: ENTRY_FORMAT, add, cut, finalize, seal: false, trim: 0, stuck }
+        OrderEntry { format: ENTRY_FORMAT, add, cut, finalize, seal: false, trim: 0, stuck, snapshot: None }
     }
 
     /// Decodes an entry. Refuses one of a later version: whoever cannot read it must not go on (scalog-S7).
@@ -162,20 +165,24 @@ pub struct Home {
 /// The state; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    applied: u64,
-    base: u64,
-    view: u64,
-    shards: BTreeMap<u32, Shard>,
-    trim: u64,
+    pub(crate) applied: u64,
+    pub(crate) base: u64,
+    pub(crate) view: u64,
+    pub(crate) shards: BTreeMap<u32, Shard>,
+    pub(crate) trim: u64,
     /// The number of entries up to the one that seals the log, inclusive.
-    sealed: Option<u64>,
+    pub(crate) sealed: Option<u64>,
+    /// The newest snapshot.
+    pub(crate) snapped: Option<Snapped>,
+    /// Entries of the ordering log below this place are not needed any more.
+    pub(crate) start: u64,
 }
 
 impl Order {
     /// Returns the state before the first entry.
     pub fn new(config: &ScalogConfig) -> Self {
         let shards = config.shards.iter().map(|spec| (spec.shard, new_shard(spec, 0))).collect();
-        Order { applied: 0, base: 0, view: 0, shards, trim: 0, sealed: None }
+        Order { applied: 0, base: 0, view: 0, shards, trim: 0, sealed: None, snapped: None, start: 0 }
     }
 
     /// Returns how many entries of the ordering log were applied.
@@ -196,6 +203,12 @@ impl Order {
     /// Returns the first record that was not given up.
     pub fn trim(&self) -> u64 {
         self.trim
+    }
+
+    /// Returns up to which place nobody needs the ordering log any more: there is a snapshot, and all records that the entries before it
+    /// order were given up (scalog-S8).
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Returns whether the log has ended.
@@ -240,11 +253,18 @@ impl Order {
 
     /// Applies the next entry. What is no longer possible in it has no effect.
     pub fn apply(&mut self, entry: &OrderEntry) -> Applied {
-        self.applied += 1;
         let mut done = Applied::default();
+        if let Some(snapshot) = &entry.snapshot {
+            self.take_snapshot(snapshot);
+            self.applied += 1;
+            self.raise_start();
+            return done;
+        }
+        self.applied += 1;
         if entry.trim > self.trim {
             self.trim = entry.trim.min(self.base);
             done.trimmed = true;
+            self.raise_start();
         }
         // After a seal, no component changes (G6).
         if self.is_sealed() {
@@ -264,6 +284,13 @@ impl Order {
         self.sealed = entry.seal.then_some(self.applied);
         done.sealed = entry.seal;
         done
+    }
+
+    fn raise_start(&mut self) {
+        let is_given_up = |snapped: &Snapped| snapped.base <= self.trim || mutant(mutants::SCALOG_S8);
+        if let Some(snapped) = self.snapped.filter(is_given_up) {
+            self.start = snapped.place;
+        }
     }
 
     /// Raises the cut and numbers the records in between (scalog.md §5). Both the cut before and the sum before are this state's own, not

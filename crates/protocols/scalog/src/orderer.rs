@@ -3,13 +3,13 @@
 //! Its reports are soft state, which comes back within a few intervals. Any number of orderers may propose at the same time: a proposal is
 //! only a lower bound of what all servers of a shard have, and the cut is computed when it is applied (`order.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_contract::{Loglet, LogletId};
+use atoll_contract::{Loglet, LogletId, Offset};
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, Refused, Role, Tick,
@@ -22,6 +22,7 @@ use crate::order::{Order, OrderEntry};
 use crate::ordering::{OrderingLogs, follow, write};
 use crate::reported::Reported;
 use crate::roles::ORDERER;
+use crate::snapshot::Snapshot;
 
 /// Limits of an orderer.
 #[derive(Clone, Debug)]
@@ -31,16 +32,32 @@ pub struct OrdererOptions {
     /// How long a server of a shard may lack what another one has before the shard is ended, if other shards are live (scalog-S17). 0:
     /// never.
     pub stuck_after: Duration,
+    /// After how many entries of the ordering log a snapshot is worth its room (scalog-S8). The ordering log keeps at least so many entries
+    /// that are of no use any more.
+    pub snapshot_after: u64,
 }
 
 impl Default for OrdererOptions {
     fn default() -> Self {
-        OrdererOptions { propose_timeout: Duration::from_secs(1), stuck_after: Duration::from_millis(500) }
+        OrdererOptions {
+            propose_timeout: Duration::from_secs(1),
+            stuck_after: Duration::from_millis(500),
+            snapshot_after: 4096,
+        }
     }
 }
 
 /// How often an orderer looks at a shard before it ends it.
 const LOOKS: u32 = 5;
+/// For how long a snapshot may keep cuts waiting, until this orderer has applied its own newest entry.
+const CATCH_UP: Duration = Duration::from_millis(20);
+/// Only an orderer that has proposed something this recently proposes snapshots: those of several orderers would get into each other's way.
+const AT_WORK: Duration = Duration::from_secs(1);
+/// The most Loglets that an orderer knows. The one for which it has not proposed anything for the longest time is forgotten; reports bring
+/// it back.
+const MAX_KNOWN: usize = 1024;
+/// How many Loglets that have ended are remembered, so that late reports do not bring them back.
+const MAX_ENDED: usize = 256;
 
 /// How long this orderer has seen the cut of a shard stand still although a server has more.
 #[derive(Debug)]
@@ -57,8 +74,12 @@ struct Ordered {
     reported: Reported,
     proposing: bool,
     proposed_at: Tick,
-    /// Whether the ordering log is sealed.
-    ended: bool,
+    /// The place above the newest entry of the ordering log that this orderer has proposed.
+    end: u64,
+    /// How many entries were applied when a snapshot was last proposed.
+    tried_at: u64,
+    /// The ordering log was trimmed up to here.
+    trimmed: u64,
     stuck: BTreeMap<u32, Stuck>,
     /// When this orderer last looked whether shards are stuck.
     looked_at: Tick,
@@ -70,13 +91,16 @@ pub struct Orderer {
     logs: Arc<dyn OrderingLogs>,
     options: OrdererOptions,
     loglets: BTreeMap<LogletId, Ordered>,
+    /// Loglets that have ended, the oldest first.
+    ended: VecDeque<LogletId>,
     due: BTreeMap<LogletId, Tick>,
 }
 
 impl Orderer {
     /// Creates the orderer of the node of `env`.
     pub fn new(env: Env, logs: Arc<dyn OrderingLogs>, options: OrdererOptions) -> Self {
-        Orderer { env, logs, options, loglets: BTreeMap::new(), due: BTreeMap::new() }
+        let (loglets, ended, due) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        Orderer { env, logs, options, loglets, ended, due }
     }
 
     fn wake(&mut self, loglet: LogletId, at: Tick) {
@@ -85,7 +109,7 @@ impl Orderer {
     }
 
     fn know(&mut self, now: Tick, loglet: LogletId, config: &Bytes, out: &mut Effects) {
-        if self.loglets.contains_key(&loglet) || config.is_empty() {
+        if self.loglets.contains_key(&loglet) || config.is_empty() || self.ended.contains(&loglet) {
             return;
         }
         let Ok(config) = ScalogConfig::parse(config) else { return };
@@ -93,13 +117,45 @@ impl Orderer {
             return;
         }
         let Ok(log) = self.logs.open(loglet, &config.ordering) else { return };
+        self.make_room();
         let follows = follow(self.env.clone(), log.clone(), loglet, ORDERER, 0);
         out.run("scalog.follow", Box::pin(follows));
         let (order, reported, stuck) = (Order::new(&config), Reported::default(), BTreeMap::new());
-        let (proposing, proposed_at, ended) = (false, now, false);
-        let looked_at = now;
-        let one = Ordered { config, order, log, reported, proposing, proposed_at, ended, stuck, looked_at };
+        let one = Ordered {
+            config,
+            order,
+            log,
+            reported,
+            proposing: false,
+            proposed_at: now,
+            end: 0,
+            tried_at: 0,
+            trimmed: 0,
+            stuck,
+            looked_at: now,
+        };
         self.loglets.insert(loglet, one);
+    }
+
+    /// Forgets the Loglet that was idle for longest, if there are too many. Its procedure ends with its next entry.
+    fn make_room(&mut self) {
+        if self.loglets.len() >= MAX_KNOWN
+            && let Some(idle) = self.loglets.iter().min_by_key(|(_, one)| one.proposed_at).map(|(id, _)| *id)
+        {
+            self.loglets.remove(&idle);
+            self.due.remove(&idle);
+        }
+    }
+
+    /// Forgets a Loglet that has ended: nothing of it is ordered any more.
+    fn end(&mut self, loglet: LogletId) {
+        hit("scalog.orderer.ended");
+        self.loglets.remove(&loglet);
+        self.due.remove(&loglet);
+        self.ended.push_back(loglet);
+        if self.ended.len() > MAX_ENDED {
+            self.ended.pop_front();
+        }
     }
 
     fn on_reports(&mut self, now: Tick, m: Reports, out: &mut Effects) {
@@ -120,10 +176,13 @@ impl Orderer {
         let Some(one) = self.loglets.get_mut(&m.loglet) else {
             return out.reply(from, Followed { applied: None }, Lsn::NONE);
         };
-        one.ended |= m.ended;
         for (at, bytes) in (m.from..).zip(m.entries) {
             if at != one.order.applied() {
-                break;
+                match Order::resume_from(bytes, at) {
+                    Some(order) if at > one.order.applied() => one.resume(order),
+                    _ => break,
+                }
+                continue;
             }
             match OrderEntry::parse(bytes.clone()) {
                 _ if bytes.is_empty() => one.order.skip(),
@@ -136,6 +195,21 @@ impl Orderer {
                 Err(_) => break,
             }
         }
+        if m.ended || one.order.is_sealed() {
+            self.end(m.loglet);
+            return out.reply(from, Followed { applied: None }, Lsn::NONE);
+        }
+        let start = one.order.start();
+        if start > one.trimmed {
+            hit("scalog.orderer.trims");
+            one.trimmed = start;
+            let log = one.log.clone();
+            // If it fails, the next trim makes up for it.
+            out.run(
+                "scalog.trim_ordering",
+                Box::pin(async move { drop(log.prefix_trim(Offset(start)).await) }),
+            );
+        }
         let applied = Some(one.order.applied());
         out.reply(from, Followed { applied }, Lsn::NONE);
         self.wake(m.loglet, now);
@@ -144,9 +218,12 @@ impl Orderer {
     fn on_proposed(&mut self, now: Tick, m: &Proposed) {
         let Some(one) = self.loglets.get_mut(&m.loglet) else { return };
         one.proposing = false;
-        if !m.done {
-            hit("scalog.orderer.not_proposed");
-            one.reported.not_proposed();
+        match m.at {
+            Some(at) => one.end = one.end.max(at + 1),
+            None => {
+                hit("scalog.orderer.not_proposed");
+                one.reported.not_proposed();
+            }
         }
         let interval = Duration::from_micros(one.config.interval_us.into());
         let at = now.max(one.proposed_at.after(interval));
@@ -155,32 +232,77 @@ impl Orderer {
 
     /// Proposes what is new. At most one proposal is on its way, so cuts grow when the ordering log is slow.
     fn propose(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
-        let (stuck_after, timeout) = (self.options.stuck_after, self.options.propose_timeout);
+        let (stuck_after, snapshot_after) = (self.options.stuck_after, self.options.snapshot_after);
         let Some(one) = self.loglets.get_mut(&loglet) else { return };
-        if one.proposing || one.ended || one.order.is_sealed() {
+        if one.proposing {
             return;
         }
-        let (stuck, look_at) = one.find_stuck(now, stuck_after);
-        let cut = one.reported.propose(&one.order);
+        let (entry, look_at) = match one.snapshot(now, snapshot_after) {
+            Snapshots::Wait(until) => return self.wake(loglet, until),
+            Snapshots::Now(snapshot) => {
+                (OrderEntry { snapshot: Some(snapshot), ..OrderEntry::nothing() }, None)
+            }
+            Snapshots::No => {
+                let (stuck, look_at) = one.find_stuck(now, stuck_after);
+                (
+                    OrderEntry { cut: one.reported.propose(&one.order), stuck, ..OrderEntry::nothing() },
+                    look_at,
+                )
+            }
+        };
         if let Some(at) = look_at {
             self.wake(loglet, at);
         }
-        if cut.is_empty() && stuck.is_empty() {
+        if entry == OrderEntry::nothing() {
             return;
         }
+        let until = now.after(self.options.propose_timeout);
         let Some(one) = self.loglets.get_mut(&loglet) else { return };
         (one.proposing, one.proposed_at) = (true, now);
-        let entry = OrderEntry { cut, stuck, ..OrderEntry::nothing() };
-        let (env, log, until) = (self.env.clone(), one.log.clone(), now.after(timeout));
+        let (env, log) = (self.env.clone(), one.log.clone());
         let propose = async move {
-            let done = write(&env, &log, &entry, until).await.is_ok();
-            env.post(env.node(), Class::Control, ORDERER, Proposed { loglet, done });
+            let at = write(&env, &log, &entry, until).await.ok();
+            env.post(env.node(), Class::Control, ORDERER, Proposed { loglet, at });
         };
         out.run("scalog.propose", Box::pin(propose));
     }
 }
 
+/// Whether to propose a snapshot.
+enum Snapshots {
+    No,
+    Now(Snapshot),
+    /// Not before this orderer has applied its own newest entry, or at this time.
+    Wait(Tick),
+}
+
 impl Ordered {
+    /// Continues with the state of a snapshot.
+    fn resume(&mut self, order: Order) {
+        hit("scalog.orderer.resumed");
+        for (number, _) in order.shards().iter().filter(|(_, shard)| !shard.is_live()) {
+            self.reported.forget(*number);
+        }
+        self.stuck.clear();
+        self.trimmed = order.start();
+        self.order = order;
+    }
+
+    /// Returns whether to propose a snapshot now. It counts only if no entry comes before it that this orderer has not applied, so a cut
+    /// may have to wait for it; but not for long.
+    fn snapshot(&mut self, now: Tick, after: u64) -> Snapshots {
+        let (applied, is_at_work) = (self.order.applied(), now.since(self.proposed_at) < AT_WORK);
+        if !is_at_work || !self.order.wants_snapshot(after) || applied < self.tried_at + after / 8 {
+            return Snapshots::No;
+        }
+        let until = self.proposed_at.after(CATCH_UP);
+        if applied < self.end {
+            return if now < until { Snapshots::Wait(until) } else { Snapshots::No };
+        }
+        self.tried_at = applied;
+        Snapshots::Now(self.order.snapshot())
+    }
+
     /// Returns the shards to end, because a server lacks for too long what another one has (S17), and when to look again. A shard stays
     /// if it is the last one: ending it would help nobody.
     ///

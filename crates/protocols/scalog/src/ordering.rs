@@ -88,7 +88,8 @@ pub trait OrderingLogs: Send + Sync + fmt::Debug {
     }
 }
 
-/// Appends an entry to the ordering log. All entries may be applied twice, so an attempt with an unknown outcome is simply repeated.
+/// Appends an entry to the ordering log, and returns its place. All entries may be applied twice, so an attempt with an unknown outcome is
+/// simply repeated.
 ///
 /// # Errors
 /// The log was deleted or sealed, or did not take the entry until the time was up. The entry may still be applied.
@@ -97,12 +98,12 @@ pub async fn write(
     log: &Arc<dyn Loglet>,
     entry: &OrderEntry,
     until: Tick,
-) -> Result<(), LogletError> {
+) -> Result<u64, LogletError> {
     loop {
         let op = OpId { client: ClientId(env.random() | 1), seq: 1 };
         let batch = Batch::of([Entry { op, payload: entry.to_bytes() }]);
         let why = match log.append(batch).await {
-            Ok(Ok(_)) => return Ok(()),
+            Ok(Ok(placed)) => return Ok(placed.offsets().next().map_or(0, |at| at.0)),
             Ok(Err(AppendError::Sealed)) => {
                 let is_gone = log.check_tail().await == Err(LogletError::Gone);
                 let ended = LogletError::Unavailable(Unavailability::NoSequencer);
@@ -119,11 +120,32 @@ pub async fn write(
     }
 }
 
-/// Reads entries from a place of the ordering log on, below a tail of it. Pads and what is not ours come back empty.
-pub async fn read(log: &Arc<dyn Loglet>, from: u64, to: u64) -> Result<Vec<Bytes>, ReadError> {
-    let got = log.read(Offset(from)..Offset(to), PAGE_BYTES, ReadFrom::Anywhere).await?;
-    let entries = got.entries.into_iter().take(PAGE_ENTRIES);
-    Ok(entries.map(|entry| if entry.is_pad() { Bytes::new() } else { entry.payload }).collect())
+/// Consecutive entries of the ordering log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The place of the first one.
+    pub first: u64,
+    /// The entries. Pads and what is not ours are empty.
+    pub entries: Vec<Bytes>,
+}
+
+/// Reads entries from a place of the ordering log on, below a tail of it. If the log was trimmed beyond that place, the page begins with the
+/// snapshot with which the log begins now.
+pub async fn read(log: &Arc<dyn Loglet>, from: u64, to: u64) -> Result<Page, ReadError> {
+    let mut first = from;
+    loop {
+        let got = match log.read(Offset(first)..Offset(to), PAGE_BYTES, ReadFrom::Anywhere).await {
+            // Another server may have been trimmed further.
+            Err(ReadError::Trimmed(above)) if (first + 1..to).contains(&above.0) => {
+                first = above.0;
+                continue;
+            }
+            got => got?,
+        };
+        let entries = got.entries.into_iter().take(PAGE_ENTRIES);
+        let entries = entries.map(|entry| if entry.is_pad() { Bytes::new() } else { entry.payload });
+        return Ok(Page { first, entries: entries.collect() });
+    }
 }
 
 /// Waits until the tail of the ordering log may be above `above`, or the log is sealed, and returns the tail. It may return early.
@@ -134,23 +156,24 @@ pub async fn next_tail(log: &Arc<dyn Loglet>, above: u64) -> Result<Tail, Loglet
 }
 
 /// Gives a role of this node the entries of the ordering log, in their order and without gaps (scalog-S7), until the log is sealed or
-/// deleted, or the role wants no more. The role says where to continue.
+/// deleted, or the role wants no more. The role says where to continue. Where the log was trimmed, a snapshot comes first (scalog-S8).
 pub async fn follow(env: Env, log: Arc<dyn Loglet>, loglet: LogletId, role: RoleKind, from: u64) {
     let mut at = from;
     loop {
         let tail = match next_tail(&log, at).await {
             Ok(tail) if tail.at.0 > at || tail.sealed.is_some() => tail,
-            Err(LogletError::Gone) => return,
+            Err(LogletError::Gone) => return tell_gone(&env, loglet, role, at).await,
             _ => {
                 env.sleep(PAUSE).await;
                 continue;
             }
         };
         let (end, ended) = (tail.at.0, tail.sealed.is_some());
-        let entries = if end > at { read(&log, at, end).await } else { Ok(Vec::new()) };
-        let mut entries = match entries {
-            Ok(entries) => entries,
-            Err(ReadError::Gone) => return,
+        let nothing = Page { first: at, entries: Vec::new() };
+        let page = if end > at { read(&log, at, end).await } else { Ok(nothing) };
+        let Page { first, mut entries } = match page {
+            Ok(page) => page,
+            Err(ReadError::Gone) => return tell_gone(&env, loglet, role, at).await,
             Err(_) => {
                 hit("scalog.follow.error");
                 env.sleep(PAUSE).await;
@@ -160,7 +183,7 @@ pub async fn follow(env: Env, log: Arc<dyn Loglet>, loglet: LogletId, role: Role
         if mutant(mutants::SCALOG_S7) {
             skip_cuts(&mut entries);
         }
-        let answer = env.call_role(env.node(), role, Follow { loglet, from: at, ended, entries });
+        let answer = env.call_role(env.node(), role, Follow { loglet, from: first, ended, entries });
         match env.within(APPLY, answer).await {
             Ok(Ok(answer)) => match answer.applied {
                 // What turns up after this is of interest to readers only, who ask for it.
@@ -173,6 +196,13 @@ pub async fn follow(env: Env, log: Arc<dyn Loglet>, loglet: LogletId, role: Role
             _ => env.sleep(PAUSE).await,
         }
     }
+}
+
+/// Tells a role that the ordering log was deleted: it has ended, and nothing more comes.
+async fn tell_gone(env: &Env, loglet: LogletId, role: RoleKind, at: u64) {
+    let ended = Follow { loglet, from: at, ended: true, entries: Vec::new() };
+    // If the role does not answer, the node is stopping.
+    let _ = env.within(APPLY, env.call_role(env.node(), role, ended)).await;
 }
 
 /// The bug S7: of several cuts, only the last one is applied.

@@ -114,6 +114,7 @@ impl Protocol for ScalogPlugin {
             }
             "shard_replicas" => set_to(&mut self.handles.replicas, value),
             "dedupe_spans" => set_to(&mut self.servers.remembered, value),
+            "snapshot_entries" => set_to(&mut self.orderers.snapshot_after, value),
             "window_bytes" => set_to(&mut self.servers.window_bytes, value),
             _ => false,
         }

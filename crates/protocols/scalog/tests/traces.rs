@@ -240,7 +240,9 @@ fn give(role: &mut LoneRole, name: &str, command: &mut Command) {
             let reports = vec![Report { shard, replica, counts: numbers(command.word()) }];
             return role.post(from, frame(Reports { loglet, config, at, reports }));
         }
-        "proposed" => return role.post(from, frame(Proposed { loglet, done: !command.flag("failed") })),
+        "proposed" => {
+            return role.post(from, frame(Proposed { loglet, at: (!command.flag("failed")).then_some(0) }));
+        }
         "follow" => {
             let (from, ended) = (command.number(), command.flag("ended"));
             let entries = command.words().into_iter().map(entry).collect();

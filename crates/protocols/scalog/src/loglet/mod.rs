@@ -180,7 +180,7 @@ impl ScalogLoglet {
                 }
                 return Ok(());
             }
-            let entries = read(&self.0.log, at, to).await.map_err(|error| match error {
+            let page = read(&self.0.log, at, to).await.map_err(|error| match error {
                 ReadError::Gone => LogletError::Gone,
                 _ => NO_ORDER,
             })?;
@@ -189,13 +189,16 @@ impl ScalogLoglet {
             if known.order.applied() != at {
                 continue;
             }
-            for bytes in entries {
-                if bytes.is_empty() {
+            for (place, bytes) in (page.first..).zip(page.entries) {
+                if place != known.order.applied() {
+                    hit("scalog.handle.resumed");
+                    known.order = Order::resume_from(bytes, place).ok_or(NO_ORDER)?;
+                } else if bytes.is_empty() {
                     known.order.skip();
-                    continue;
+                } else {
+                    let Ok(entry) = OrderEntry::parse(bytes) else { return Err(NO_ORDER) };
+                    known.order.apply(&entry);
                 }
-                let Ok(entry) = OrderEntry::parse(bytes) else { return Err(NO_ORDER) };
-                known.order.apply(&entry);
             }
             drop(known);
             self.0.changed.notify();

@@ -64,7 +64,7 @@ impl ScalogLoglet {
                 (s.env.now().after(patience), OrderEntry { trim: to.0, ..OrderEntry::nothing() });
             let written = s.env.within(patience, write(&s.env, &s.log, &entry, until)).await;
             match written.unwrap_or(Err(NO_ORDER)) {
-                Ok(()) => return self.refresh().await,
+                Ok(_) => return self.refresh().await,
                 Err(LogletError::Gone) => return Err(LogletError::Gone),
                 Err(error) => {
                     // It shows whether the log has ended. If it fails, too, the answer is the first error.
@@ -92,7 +92,7 @@ impl ScalogLoglet {
         let entry = OrderEntry { seal: true, ..OrderEntry::nothing() };
         let written = s.env.within(s.options.seal_patience, write(&s.env, &s.log, &entry, until)).await;
         match written {
-            Ok(Ok(())) => {}
+            Ok(Ok(_)) => {}
             Ok(Err(LogletError::Gone)) => return Err(LogletError::Gone),
             _ => {
                 hit("scalog.seal.ordering_log");

@@ -197,6 +197,8 @@ impl StorageServer {
             for one in std::mem::take(&mut mine.waiting).into_values() {
                 let placed = placed(mine, &one.parts);
                 let outcome = match known.ended {
+                    // Some of its records had numbers that are not known any more.
+                    Some(_) if !sealed && lacks_numbers(mine, &one.parts, ordered) => Outcome::Forgotten {},
                     Some(end) if !sealed => Outcome::Finalized { placed, view: end.view },
                     _ => Outcome::Sealed {},
                 };
@@ -207,6 +209,15 @@ impl StorageServer {
             self.answer(caller, outcome, Lsn::NONE, out);
         }
     }
+}
+
+/// Returns whether a record of an append is below a cut, and its number is not known: it was given up.
+fn lacks_numbers(mine: &super::Mine, parts: &[Part], ordered: u64) -> bool {
+    let below = |part: &Part| u32::try_from(ordered.saturating_sub(part.first)).unwrap_or(u32::MAX);
+    parts.iter().any(|part| {
+        let count = part.count.min(below(part));
+        mine.numbers.placed(mine.me, part.first, count).iter().any(|placed| placed.first.is_none())
+    })
 }
 
 /// Returns the numbers of the entries of an append.

@@ -1,13 +1,16 @@
 //! What a server does with the entries of the ordering log.
 
+use bytes::Bytes;
+
 use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{Caller, Effects, Lsn, Tick};
 
 use super::StorageServer;
+use super::numbers::Numbers;
 use crate::invariants;
 use crate::message::{Follow, Followed};
-use crate::order::{Applied, OrderEntry};
+use crate::order::{Applied, Order, OrderEntry};
 
 impl StorageServer {
     /// Applies entries, in their order and without gaps (scalog-S7). The answer says which one is next.
@@ -18,6 +21,9 @@ impl StorageServer {
         for (at, bytes) in (m.from..).zip(m.entries) {
             let Some(here) = self.here.get_mut(&m.loglet) else { break };
             if at != here.order.applied() {
+                if at > here.order.applied() && self.resume(now, m.loglet, at, bytes, out) {
+                    continue;
+                }
                 hit("scalog.server.entry_gap");
                 break;
             }
@@ -75,6 +81,40 @@ impl StorageServer {
             self.trim(loglet, out);
         }
         self.wake_readers(loglet, out);
+    }
+
+    /// Continues with the snapshot with which a trimmed ordering log begins (scalog-S8). All records that the entries before it order were
+    /// given up. Returns false if it is none.
+    fn resume(&mut self, now: Tick, loglet: LogletId, at: u64, bytes: Bytes, out: &mut Effects) -> bool {
+        let Some(order) = Order::resume_from(bytes, at) else { return false };
+        let Some(here) = self.here.get_mut(&loglet) else { return false };
+        hit("scalog.server.resumed");
+        here.order = order;
+        here.shards.values_mut().for_each(|mine| mine.numbers = Numbers::default());
+        self.join_all(now, loglet, out);
+        for shard in self.shards_of(loglet) {
+            self.give_up_ordered(loglet, shard, out);
+            self.settle(loglet, shard, out);
+        }
+        self.wake_readers(loglet, out);
+        true
+    }
+
+    /// Gives up all records of a shard that are ordered.
+    fn give_up_ordered(&mut self, loglet: LogletId, shard: u32, out: &mut Effects) {
+        let Some(here) = self.here.get(&loglet) else { return };
+        let (Some(known), Some(mine)) = (here.order.shards().get(&shard), here.shards.get(&shard)) else {
+            return;
+        };
+        let firsts: Vec<(LogletId, u64)> =
+            mine.segments.iter().copied().zip(known.counts.iter().copied()).collect();
+        for (index, (segment, first)) in firsts.into_iter().enumerate() {
+            invariants::cut_is_here(shard, index, first, self.tails(segment).0);
+            let is_new = self.store.loglets.get(&segment).is_some_and(|part| part.trim.0 < first);
+            if is_new {
+                self.store.stage_trim(segment, Offset(first), out);
+            }
+        }
     }
 
     /// Gives up the records below the trim point.

@@ -131,7 +131,7 @@ fn assemble_tapped(core: &mut NodeCore, storage: StorageId, tapped: Tapped, stuc
     let server = StorageServer::new(env.clone(), storage, logs.clone(), ServerOptions::default());
     core.add_role(SERVER, Box::new(server));
     core.add_role(AGGREGATOR, Box::new(Aggregator::new(env.clone())));
-    let options = OrdererOptions { stuck_after, ..OrdererOptions::default() };
+    let options = OrdererOptions { stuck_after, snapshot_after: 16, ..OrdererOptions::default() };
     core.add_role(ORDERER, Box::new(Orderer::new(env, logs, options)));
 }
 
