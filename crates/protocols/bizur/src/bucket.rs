@@ -119,6 +119,11 @@ impl Bucket {
         self.keys.get(key).map(|(version, value)| (*version, value))
     }
 
+    /// Returns a key, as the bucket keeps it, with its version.
+    pub(crate) fn entry(&self, key: &[u8]) -> Option<(&Bytes, u64)> {
+        self.keys.get_key_value(key).map(|(key, (version, _))| (key, *version))
+    }
+
     /// Returns its keys with their versions, in order.
     pub fn keys(&self) -> impl Iterator<Item = (&Bytes, u64)> {
         self.keys.iter().map(|(key, (version, _))| (key, *version))
@@ -169,8 +174,11 @@ impl Bucket {
         match &write.change {
             Change::Put(value) => {
                 // The request pins its whole read buffer, so copy the bytes that are kept (X13).
-                let (key, value) = (Bytes::copy_from_slice(&write.key), Bytes::copy_from_slice(value));
-                self.keys.insert(key, (self.clock, value));
+                let held = (self.clock, Bytes::copy_from_slice(value));
+                match self.keys.get_mut(&write.key) {
+                    Some(old) => *old = held,
+                    None => drop(self.keys.insert(Bytes::copy_from_slice(&write.key), held)),
+                }
             }
             Change::Delete => {
                 self.keys.remove(&write.key);

@@ -28,13 +28,23 @@ pub(super) struct Waiter {
     pub(super) effective: bool,
 }
 
+/// A write of a bucket on behalf of clients.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) index: u32,
+    pub(super) content: Bucket,
+    /// The keys that it changes.
+    pub(super) keys: Vec<Bytes>,
+    pub(super) waiters: Vec<Waiter>,
+}
+
 /// What follows once a write is acknowledged.
 #[derive(Debug)]
 pub(super) enum Then {
     /// These buckets are recovered.
     Recovered(Vec<(u32, Bucket)>),
-    /// The bucket has this content.
-    Commit { index: u32, content: Bucket, waiters: Vec<Waiter> },
+    /// A bucket has new content.
+    Commit(Written),
     /// The replicas had no room for a write. Its bucket has its old content under a newer version, so the write did not happen.
     Undone { index: u32, waiters: Vec<Waiter> },
 }
@@ -80,9 +90,10 @@ pub(super) struct Round {
 impl Round {
     /// Answers the clients that wait for this round, whose outcome is unknown.
     pub(super) fn fail(self, leader: Option<NodeId>, out: &mut Effects) {
-        let Kind::Write { then: Then::Commit { waiters, .. } | Then::Undone { waiters, .. }, .. } = self.kind
-        else {
-            return;
+        let waiters = match self.kind {
+            Kind::Write { then: Then::Commit(written), .. } => written.waiters,
+            Kind::Write { then: Then::Undone { waiters, .. }, .. } => waiters,
+            _ => return,
         };
         for waiter in waiters {
             let lost = waiter.effective && !mutant(mutants::BIZUR_B10);
@@ -325,15 +336,9 @@ impl Leader {
                         self.recovered(index, content);
                     }
                 }
-                Then::Commit { index, content, waiters } => {
-                    self.commit(number, index, Some(content));
-                    if let Some(bucket) = self.buckets.get(index as usize) {
-                        self.watches.changed(index, &bucket.content, out);
-                    }
-                    waiters.into_iter().for_each(|waiter| reply(waiter.caller, waiter.answer, out));
-                }
+                Then::Commit(written) => self.commit(number, written, out),
                 Then::Undone { index, waiters } => {
-                    self.commit(number, index, None);
+                    self.landed(number, index);
                     for waiter in waiters {
                         // What saw a change that was undone has no answer: it may try again.
                         let refused =
@@ -419,18 +424,25 @@ impl Leader {
         }
     }
 
-    /// The write of a bucket is acknowledged; its content is new unless it was undone.
-    fn commit(&mut self, number: u64, index: u32, content: Option<Bucket>) {
+    /// A bucket has new content. Only the keys that the write has changed are looked at, however many the bucket has.
+    fn commit(&mut self, number: u64, written: Written, out: &mut Effects) {
+        let Written { index, content, keys, waiters } = written;
         let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
-        if let Some(content) = content {
-            for (key, _) in bucket.content.keys() {
-                self.keys.remove(key);
+        for key in keys {
+            match content.entry(&key) {
+                Some((key, version)) => drop(self.keys.insert(key.clone(), version)),
+                None => drop(self.keys.remove(&key)),
             }
-            for (key, version) in content.keys() {
-                self.keys.insert(key.clone(), version);
-            }
-            bucket.content = content;
         }
+        bucket.content = content;
+        self.watches.changed(index, &bucket.content, out);
+        waiters.into_iter().for_each(|waiter| reply(waiter.caller, waiter.answer, out));
+        self.landed(number, index);
+    }
+
+    /// The write of a bucket is over. The next one may follow.
+    fn landed(&mut self, number: u64, index: u32) {
+        let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
         if bucket.flight == Some(number) {
             bucket.flight = None;
         }
@@ -449,7 +461,7 @@ impl Leader {
         }
         let Some(round) = self.rounds.remove(&number) else { return };
         match round.kind {
-            Kind::Write { then: Then::Commit { index, waiters, .. }, .. } => {
+            Kind::Write { then: Then::Commit(Written { index, waiters, .. }), .. } => {
                 hit("bizur.leader.undo");
                 let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
                 bucket.ctr += 1;

@@ -9,7 +9,7 @@ use atoll_core::testing::{hit, mutant};
 use atoll_core::{Caller, Effects, Encode, Tick};
 use bytes::Bytes;
 
-use super::rounds::{Kind, Then, Waiter};
+use super::rounds::{Kind, Then, Waiter, Written};
 use super::{Leader, LedBucket, PAGES, Progress, Queued, Reader, Wanted, reply};
 use crate::bucket::{
     Applied, Bucket, BucketWrite, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome, REMEMBERED_WRITES,
@@ -145,8 +145,8 @@ impl Leader {
             // The rest follows with the next write.
             hit("bizur.leader.long_queue");
         }
-        let (content, changed, waiters, readers) = apply_batch(bucket, batch, room, out);
-        for (caller, arrived, answer) in readers {
+        let (written, proofs) = apply_batch(bucket, index, batch, room, out);
+        for (caller, arrived, answer) in proofs {
             if mutant(mutants::BIZUR_B7) {
                 reply(caller, answer, out);
                 continue;
@@ -154,22 +154,22 @@ impl Leader {
             self.readers.push_back(Reader { caller, arrived, wanted: Wanted::Proof { answer } });
         }
         let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
-        if !changed {
+        let Some(written) = written else {
             if !bucket.queue.is_empty() {
                 self.runnable.insert(index);
             }
             self.settle(out);
             return;
-        }
+        };
         invariants::write_follows(index, ready, bucket.ctr, bucket.ctr + 1);
         bucket.ctr += 1;
-        let (ctr, bytes) = (bucket.ctr, content.to_bytes());
-        let content_bytes = content.content_bytes() as u32;
+        let (ctr, bytes) = (bucket.ctr, written.content.to_bytes());
+        let content_bytes = written.content.content_bytes() as u32;
         if mutant(mutants::BIZUR_B5) {
-            bucket.content = content.clone();
+            bucket.content = written.content.clone();
         }
         let items = vec![WriteItem { index, ctr, bytes: bytes.len() as u32, content_bytes }];
-        let then = Then::Commit { index, content, waiters };
+        let then = Then::Commit(written);
         let number =
             self.begin(now, shard, Kind::Write { items, buckets: bytes, recovery: false, then }, out);
         if let Some(bucket) = self.buckets.get_mut(index as usize) {
@@ -263,14 +263,20 @@ fn check(shard: &Shard, question: &Question) -> Option<u32> {
     (fits && place.shard == config.key.shard).then_some(place.bucket)
 }
 
-/// What becomes of a batch: the new content, whether it has changed, the clients that wait for its write, and those that only need proof
-/// that the leader still leads.
-type BatchOutcome = (Bucket, bool, Vec<Waiter>, Vec<(Caller, u64, Answer)>);
+/// The answer to a client that only needs proof that the leader still leads, and when its request arrived.
+type Proof = (Caller, u64, Answer);
 
-fn apply_batch(bucket: &LedBucket, batch: VecDeque<Queued>, room: usize, out: &mut Effects) -> BatchOutcome {
+/// Applies a batch to a copy of its bucket. Returns the write that makes the changes, if there are any, and the answers that need none.
+fn apply_batch(
+    bucket: &LedBucket,
+    index: u32,
+    batch: VecDeque<Queued>,
+    room: usize,
+    out: &mut Effects,
+) -> (Option<Written>, Vec<Proof>) {
     let mut content = bucket.content.clone();
     let from = content.content_bytes();
-    let mut changed = false;
+    let (mut changed, mut keys) = (false, Vec::new());
     let mut results = Vec::with_capacity(batch.len());
     for Queued { caller, arrived, write } in batch {
         let applied = content.apply(&write, from, room);
@@ -296,16 +302,17 @@ fn apply_batch(bucket: &LedBucket, batch: VecDeque<Queued>, room: usize, out: &m
         };
         let effective = matches!(applied, Applied::Changed(_));
         changed |= effective;
+        if matches!(applied, Applied::Changed(Outcome::Done(_))) {
+            keys.push(write.key);
+        }
         results.push((caller, arrived, answer, effective));
     }
-    let (mut waiters, mut readers) = (Vec::new(), Vec::new());
-    for (caller, arrived, answer, effective) in results {
-        // What saw a change of this batch holds only once the batch is written.
-        if changed {
-            waiters.push(Waiter { caller, answer, effective });
-        } else {
-            readers.push((caller, arrived, answer));
-        }
+    if !changed {
+        let proofs = results.into_iter().map(|(caller, arrived, answer, _)| (caller, arrived, answer));
+        return (None, proofs.collect());
     }
-    (content, changed, waiters, readers)
+    // What saw a change of this batch holds only once the batch is written.
+    let waiter = |(caller, _, answer, effective)| Waiter { caller, answer, effective };
+    let waiters = results.into_iter().map(waiter).collect();
+    (Some(Written { index, content, keys, waiters }), Vec::new())
 }
