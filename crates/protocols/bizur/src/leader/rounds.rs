@@ -43,8 +43,8 @@ pub(super) struct Written {
 pub(super) enum Then {
     /// These buckets are recovered.
     Recovered(Vec<(u32, Bucket)>),
-    /// A bucket has new content.
-    Commit(Written),
+    /// Buckets have new content.
+    Commit(Vec<Written>),
     /// The replicas had no room for a write. Its bucket has its old content under a newer version, so the write did not happen.
     Undone { index: u32, waiters: Vec<Waiter> },
 }
@@ -90,8 +90,10 @@ pub(super) struct Round {
 impl Round {
     /// Answers the clients that wait for this round, whose outcome is unknown.
     pub(super) fn fail(self, leader: Option<NodeId>, out: &mut Effects) {
-        let waiters = match self.kind {
-            Kind::Write { then: Then::Commit(written), .. } => written.waiters,
+        let waiters: Vec<Waiter> = match self.kind {
+            Kind::Write { then: Then::Commit(group), .. } => {
+                group.into_iter().flat_map(|written| written.waiters).collect()
+            }
             Kind::Write { then: Then::Undone { waiters, .. }, .. } => waiters,
             _ => return,
         };
@@ -336,7 +338,9 @@ impl Leader {
                         self.recovered(index, content);
                     }
                 }
-                Then::Commit(written) => self.commit(number, written, out),
+                Then::Commit(group) => {
+                    group.into_iter().for_each(|written| self.commit(number, written, out));
+                }
                 Then::Undone { index, waiters } => {
                     self.landed(number, index);
                     for waiter in waiters {
@@ -451,8 +455,34 @@ impl Leader {
         }
     }
 
-    /// Notes that a replica has no room for a write. If a majority can then no longer take it, the old content is written under a newer
-    /// version: only after that is it certain that the write will not surface later.
+    /// Writes the new contents of a group of buckets with one round. There is at least one.
+    pub(super) fn write_group(&mut self, now: Tick, shard: &Shard, group: Vec<Written>, out: &mut Effects) {
+        let (mut items, mut buckets) = (Vec::with_capacity(group.len()), BytesMut::new());
+        let indices: Vec<u32> = group.iter().map(|written| written.index).collect();
+        for Written { index, content, .. } in &group {
+            let Some(bucket) = self.buckets.get_mut(*index as usize) else { continue };
+            bucket.ctr += 1;
+            if mutant(mutants::BIZUR_B5) {
+                bucket.content = content.clone();
+            }
+            let begin = buckets.len();
+            content.encode(&mut buckets);
+            let (bytes, content_bytes) = ((buckets.len() - begin) as u32, content.content_bytes() as u32);
+            items.push(WriteItem { index: *index, ctr: bucket.ctr, bytes, content_bytes });
+        }
+        let then = Then::Commit(group);
+        let kind = Kind::Write { items, buckets: buckets.freeze(), recovery: false, then };
+        let number = self.begin(now, shard, kind, out);
+        for index in indices {
+            if let Some(bucket) = self.buckets.get_mut(index as usize) {
+                bucket.flight = Some(number);
+            }
+        }
+    }
+
+    /// Notes that a replica has no room for a write. If a majority can then no longer take it, each bucket of a group is written again on
+    /// its own. A single bucket gets its old content under a newer version: only after that is it certain that the write will not surface
+    /// later.
     fn on_full(&mut self, now: Tick, shard: &Shard, position: usize, number: u64, out: &mut Effects) {
         let Some(round) = self.rounds.get_mut(&number) else { return };
         round.full.insert(position);
@@ -461,22 +491,35 @@ impl Leader {
         }
         let Some(round) = self.rounds.remove(&number) else { return };
         match round.kind {
-            Kind::Write { then: Then::Commit(Written { index, waiters, .. }), .. } => {
-                hit("bizur.leader.undo");
-                let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
-                bucket.ctr += 1;
-                let (ctr, content) = (bucket.ctr, bucket.content.to_bytes());
-                let content_bytes = bucket.content.content_bytes() as u32;
-                let items = vec![WriteItem { index, ctr, bytes: content.len() as u32, content_bytes }];
-                let then = Then::Undone { index, waiters };
-                let kind = Kind::Write { items, buckets: content, recovery: true, then };
-                let number = self.begin(now, shard, kind, out);
-                if let Some(bucket) = self.buckets.get_mut(index as usize) {
-                    bucket.flight = Some(number);
+            Kind::Write { then: Then::Commit(mut group), .. } => match group.pop() {
+                Some(written) if group.is_empty() => self.undo(now, shard, written, out),
+                last => {
+                    // Some of them may have room. The versions are new, so an answer to the group is none to them.
+                    hit("bizur.leader.splits_group");
+                    for written in group.into_iter().chain(last) {
+                        self.write_group(now, shard, vec![written], out);
+                    }
                 }
-            }
+            },
             // Recoveries and undone writes pass the capacity, so no replica refuses them for it.
             _ => drop(self.rounds.insert(number, round)),
+        }
+    }
+
+    /// Writes the old content of a bucket again, instead of a write that a majority has no room for.
+    fn undo(&mut self, now: Tick, shard: &Shard, written: Written, out: &mut Effects) {
+        hit("bizur.leader.undo");
+        let Written { index, waiters, .. } = written;
+        let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
+        bucket.ctr += 1;
+        let (ctr, content) = (bucket.ctr, bucket.content.to_bytes());
+        let content_bytes = bucket.content.content_bytes() as u32;
+        let items = vec![WriteItem { index, ctr, bytes: content.len() as u32, content_bytes }];
+        let then = Then::Undone { index, waiters };
+        let number =
+            self.begin(now, shard, Kind::Write { items, buckets: content, recovery: true, then }, out);
+        if let Some(bucket) = self.buckets.get_mut(index as usize) {
+            bucket.flight = Some(number);
         }
     }
 }

@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use atoll_contract::keyspace::{Change, place_of};
 use atoll_core::testing::{hit, mutant};
-use atoll_core::{Caller, Effects, Encode, Tick};
+use atoll_core::{Caller, Effects, Tick};
 use bytes::Bytes;
 
-use super::rounds::{Kind, Then, Waiter, Written};
+use super::rounds::{Kind, Waiter, Written};
 use super::{Leader, LedBucket, PAGES, Progress, Queued, Reader, Wanted, reply};
-use crate::bucket::{
-    Applied, Bucket, BucketWrite, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome, REMEMBERED_WRITES,
-};
+use crate::bucket::{Applied, BucketWrite, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome, REMEMBERED_WRITES};
 use crate::invariants;
-use crate::message::{Answer, Question, WireGuard, WriteItem};
+use crate::message::{Answer, Question, WireGuard};
 use crate::mutants;
 use crate::shard::Shard;
 
@@ -28,6 +26,17 @@ const LONGEST_WAIT_MS: u32 = 60_000;
 /// The most writes of one bucket that are replicated together. A bucket that forgot outcomes of the batch itself would take later writes of
 /// the batch for repeats of forgotten ones: no floor is higher than the clock before the batch, so they could never succeed.
 const MAX_BATCH: usize = REMEMBERED_WRITES;
+/// The most buckets that one round writes, and the bytes of keys and values from which on it takes no further one. Too large: the first
+/// answer waits for what the disk takes for all of them.
+const MAX_GROUP: usize = 64;
+const MAX_GROUP_BYTES: usize = 64 * 1024;
+
+/// Buckets that are written together.
+#[derive(Default)]
+struct Group {
+    buckets: Vec<Written>,
+    bytes: usize,
+}
 
 impl Leader {
     /// Takes a request. During an election, it waits for the outcome. The caller has checked that the server leads or stands.
@@ -95,9 +104,7 @@ impl Leader {
         if self.term.is_none() {
             return;
         }
-        while let Some(index) = self.runnable.pop_first() {
-            self.write_bucket(now, shard, index, room, out);
-        }
+        self.write_runnable(now, shard, room, out);
         self.recover(now, shard, out);
         let waits = self.readers.iter().any(|reader| reader.arrived > self.confirmed);
         if self.confirming.is_none() && waits {
@@ -130,13 +137,33 @@ impl Leader {
         }
     }
 
-    /// Applies the waiting writes of a bucket to a copy of it, and replicates the result with one write (bizur-B14).
-    fn write_bucket(&mut self, now: Tick, shard: &Shard, index: u32, room: usize, out: &mut Effects) {
-        let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
+    /// Applies the waiting writes of all buckets that have no write under way, and replicates the new contents. Buckets that are due in the
+    /// same turn share a round: one message to each replica and one answer. What needs no room does not share one with what does, so that a
+    /// full replica still takes it.
+    fn write_runnable(&mut self, now: Tick, shard: &Shard, room: usize, out: &mut Effects) {
+        let mut groups = [Group::default(), Group::default()];
+        while let Some(index) = self.runnable.pop_first() {
+            let Some((written, grows)) = self.apply_waiting(index, room, out) else { continue };
+            let group = &mut groups[usize::from(grows)];
+            group.bytes += written.content.content_bytes();
+            group.buckets.push(written);
+            if group.buckets.len() >= MAX_GROUP || group.bytes >= MAX_GROUP_BYTES {
+                self.write_group(now, shard, std::mem::take(group).buckets, out);
+            }
+        }
+        for group in groups.into_iter().filter(|group| !group.buckets.is_empty()) {
+            self.write_group(now, shard, group.buckets, out);
+        }
+    }
+
+    /// Applies the waiting writes of a bucket to a copy of it (bizur-B14). Returns the write that replicates the result, and whether the
+    /// content grows. None if there is nothing to replicate.
+    fn apply_waiting(&mut self, index: u32, room: usize, out: &mut Effects) -> Option<(Written, bool)> {
+        let bucket = self.buckets.get_mut(index as usize)?;
         let idle = bucket.flight.is_none() || mutant(mutants::BIZUR_B14);
         let ready = bucket.progress == Progress::Ready || mutant(mutants::BIZUR_B6);
         if !idle || !ready {
-            return;
+            return None;
         }
         let taken = bucket.queue.len().min(MAX_BATCH);
         let batch: VecDeque<Queued> = bucket.queue.drain(..taken).collect();
@@ -146,6 +173,16 @@ impl Leader {
             hit("bizur.leader.long_queue");
         }
         let (written, proofs) = apply_batch(bucket, index, batch, room, out);
+        let grows =
+            written.as_ref().is_some_and(|w| w.content.content_bytes() > bucket.content.content_bytes());
+        if written.is_some() {
+            invariants::write_follows(index, ready, bucket.ctr, bucket.ctr + 1);
+        } else if !bucket.queue.is_empty() {
+            self.runnable.insert(index);
+        }
+        if proofs.is_empty() {
+            return written.map(|written| (written, grows));
+        }
         for (caller, arrived, answer) in proofs {
             if mutant(mutants::BIZUR_B7) {
                 reply(caller, answer, out);
@@ -153,28 +190,8 @@ impl Leader {
             }
             self.readers.push_back(Reader { caller, arrived, wanted: Wanted::Proof { answer } });
         }
-        let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
-        let Some(written) = written else {
-            if !bucket.queue.is_empty() {
-                self.runnable.insert(index);
-            }
-            self.settle(out);
-            return;
-        };
-        invariants::write_follows(index, ready, bucket.ctr, bucket.ctr + 1);
-        bucket.ctr += 1;
-        let (ctr, bytes) = (bucket.ctr, written.content.to_bytes());
-        let content_bytes = written.content.content_bytes() as u32;
-        if mutant(mutants::BIZUR_B5) {
-            bucket.content = written.content.clone();
-        }
-        let items = vec![WriteItem { index, ctr, bytes: bytes.len() as u32, content_bytes }];
-        let then = Then::Commit(written);
-        let number =
-            self.begin(now, shard, Kind::Write { items, buckets: bytes, recovery: false, then }, out);
-        if let Some(bucket) = self.buckets.get_mut(index as usize) {
-            bucket.flight = Some(number);
-        }
+        self.settle(out);
+        None
     }
 
     /// Answers the reads that an acknowledged round proves, and whose buckets are recovered.
