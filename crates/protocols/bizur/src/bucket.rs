@@ -1,15 +1,15 @@
 //! The content of a bucket: its keys, and the outcomes of its last writes, by which a repeat is recognised (bizur-B10).
 //!
-//! The outcomes travel with the bucket, so every leader and every later instance knows them. Their number is bounded. Each has the clock of
-//! the bucket at which it was recorded. A write states a floor: a clock of the bucket before its first attempt. If an outcome above the
+//! The outcomes travel with the bucket, so every leader and every later instance knows them. Their number is bounded. Each belongs to the
+//! clock of the bucket at which it was recorded. A write states a floor: a clock of the bucket before its first attempt. If an outcome above the
 //! floor was dropped, the write may have been it, and is refused.
 //!
 //! Limits are checked here, before anything is replicated.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_contract::OpId;
 use atoll_contract::keyspace::{Change, Guard, KeyVersion};
+use atoll_contract::{ClientId, OpId};
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Decode, DecodeError, Encode, Reader};
 use bytes::{Bytes, BytesMut};
@@ -27,10 +27,16 @@ pub const MAX_CONTENT_BYTES: usize = 48 * 1024;
 pub const REMEMBERED_WRITES: usize = 32;
 /// Bytes of a key in addition to itself and its value.
 const ITEM_BYTES: usize = 16;
-/// Format of an encoded bucket.
-const FORMAT: u8 = 1;
+/// Format of an encoded bucket. No release has written format 1.
+const FORMAT: u8 = 2;
+/// The longest encoded outcome: its tag, and the client and the number of the write.
+const OUTCOME_BYTES: usize = 17;
 /// The longest encoded bucket.
-pub const MAX_BUCKET_BYTES: usize = MAX_CONTENT_BYTES + REMEMBERED_WRITES * 40 + 64;
+pub const MAX_BUCKET_BYTES: usize = MAX_CONTENT_BYTES + REMEMBERED_WRITES * OUTCOME_BYTES + 64;
+/// Tags of an outcome: whether the condition did not hold, and whether the client is that of the outcome before. A bucket has outcomes of
+/// few clients, and is written as a whole with each change, so its outcomes take a large part of what small values cost.
+const FAILED: u8 = 1;
+const SAME_CLIENT: u8 = 2;
 
 /// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +47,11 @@ pub enum Outcome {
     Failed,
 }
 
-/// A remembered outcome.
+/// A remembered outcome. Every tick of the clock of a bucket records one, so its place says at which clock that was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Remembered {
     op: OpId,
-    clock: u64,
-    outcome: Outcome,
+    failed: bool,
 }
 
 /// A write, as the leader of its bucket applies it.
@@ -89,11 +94,8 @@ pub enum Applied {
 pub struct Bucket {
     /// Counts what was recorded. The versions of keys are values of it, so none is ever used again.
     clock: u64,
-    /// The highest clock of an outcome that was dropped.
-    forgotten: u64,
-    /// A part of the format that is always false: an instance copies what it has never written (§6), whatever this says.
-    pub needs_copy: bool,
     keys: BTreeMap<Bytes, (u64, Bytes)>,
+    /// The outcomes that were recorded last, one for each clock.
     done: VecDeque<Remembered>,
     /// Bytes of the keys, see [`MAX_CONTENT_BYTES`].
     content_bytes: usize,
@@ -107,6 +109,18 @@ impl Bucket {
     /// Returns the clock.
     pub fn clock(&self) -> u64 {
         self.clock
+    }
+
+    /// Returns the highest clock of an outcome that was dropped.
+    fn forgotten(&self) -> u64 {
+        self.clock - self.done.len() as u64
+    }
+
+    /// Returns the outcome of a write, if it is remembered.
+    fn outcome_of(&self, op: OpId) -> Option<Outcome> {
+        let (at, known) = self.done.iter().enumerate().rev().find(|(_, known)| known.op == op)?;
+        let clock = self.forgotten() + 1 + at as u64;
+        Some(if known.failed { Outcome::Failed } else { Outcome::Done(clock) })
     }
 
     /// Returns how many bytes its keys take.
@@ -136,13 +150,13 @@ impl Bucket {
 
     /// Applies a write. `room` is how many bytes the bucket may grow by, from its length `from`.
     pub fn apply(&mut self, write: &BucketWrite, from: usize, room: usize) -> Applied {
-        if let Some(known) = self.done.iter().find(|known| known.op == write.op)
+        if let Some(outcome) = self.outcome_of(write.op)
             && !mutant(mutants::BIZUR_NO_DEDUPE)
         {
             hit("bizur.bucket.repeat");
-            return Applied::Before(known.outcome);
+            return Applied::Before(outcome);
         }
-        if write.floor < self.forgotten {
+        if write.floor < self.forgotten() {
             hit("bizur.bucket.stale");
             return Applied::Stale;
         }
@@ -151,8 +165,7 @@ impl Bucket {
         if !holds || (write.change == Change::Delete && now.is_none()) {
             if write.repeat && !mutant(mutants::BIZUR_NO_DEDUPE) {
                 hit("bizur.bucket.refused_repeat");
-                self.clock += 1;
-                self.remember(write.op, Outcome::Failed);
+                self.record(write.op, true);
                 return Applied::Changed(Outcome::Failed);
             }
             return Applied::Not;
@@ -170,7 +183,7 @@ impl Bucket {
             return Applied::Full { bucket: false };
         }
         self.content_bytes = bytes;
-        self.clock += 1;
+        self.record(write.op, false);
         match &write.change {
             Change::Put(value) => {
                 // The request pins its whole read buffer, so copy the bytes that are kept (X13).
@@ -184,41 +197,39 @@ impl Bucket {
                 self.keys.remove(&write.key);
             }
         }
-        let outcome = Outcome::Done(self.clock);
-        self.remember(write.op, outcome);
-        Applied::Changed(outcome)
+        Applied::Changed(Outcome::Done(self.clock))
     }
 
-    fn remember(&mut self, op: OpId, outcome: Outcome) {
-        self.done.push_back(Remembered { op, clock: self.clock, outcome });
-        if self.done.len() > REMEMBERED_WRITES
-            && let Some(dropped) = self.done.pop_front()
-        {
-            self.forgotten = dropped.clock;
+    /// Counts a write, and remembers its outcome.
+    fn record(&mut self, op: OpId, failed: bool) {
+        self.clock += 1;
+        self.done.push_back(Remembered { op, failed });
+        if self.done.len() > REMEMBERED_WRITES {
+            self.done.pop_front();
         }
     }
 }
 
 impl Encode for Bucket {
     fn encode(&self, out: &mut BytesMut) {
+        out.reserve(self.content_bytes + self.done.len() * OUTCOME_BYTES + 64);
         FORMAT.encode(out);
         self.clock.encode(out);
-        self.forgotten.encode(out);
-        self.needs_copy.encode(out);
         (self.keys.len() as u32).encode(out);
         for (key, (version, value)) in &self.keys {
             version.encode(out);
             key.encode(out);
             value.encode(out);
         }
-        (self.done.len() as u32).encode(out);
-        for known in &self.done {
-            known.op.encode(out);
-            known.clock.encode(out);
-            match known.outcome {
-                Outcome::Failed => 0u64.encode(out),
-                Outcome::Done(version) => version.encode(out),
+        (self.done.len() as u8).encode(out);
+        let mut last = None;
+        for Remembered { op, failed } in &self.done {
+            let is_same = last.replace(op.client) == Some(op.client);
+            (u8::from(*failed) * FAILED | u8::from(is_same) * SAME_CLIENT).encode(out);
+            if !is_same {
+                op.client.0.encode(out);
             }
+            op.seq.encode(out);
         }
     }
 }
@@ -228,13 +239,10 @@ impl Decode for Bucket {
         let invalid = |what, value, allowed| Err(DecodeError::Invalid { what, value, allowed });
         let format = u8::decode(from)?;
         if format != FORMAT {
-            return invalid("format of a bucket", format.into(), "1");
+            return invalid("format of a bucket", format.into(), "2");
         }
-        let (clock, forgotten) = (u64::decode(from)?, u64::decode(from)?);
-        let mut bucket = Bucket { clock, forgotten, needs_copy: bool::decode(from)?, ..Bucket::default() };
-        if forgotten > clock {
-            return invalid("forgotten clock of a bucket", forgotten, "at most its clock");
-        }
+        let clock = u64::decode(from)?;
+        let mut bucket = Bucket { clock, ..Bucket::default() };
         for _ in 0..u32::decode(from)? {
             let version = u64::decode(from)?;
             let (key, value) = (Bytes::decode(from)?, Bytes::decode(from)?);
@@ -253,18 +261,26 @@ impl Decode for Bucket {
         if bucket.content_bytes > MAX_CONTENT_BYTES {
             return invalid("bytes of a bucket", bucket.content_bytes as u64, "at most 49152");
         }
-        let count = u32::decode(from)? as usize;
-        if count > REMEMBERED_WRITES {
-            return invalid("outcomes in a bucket", count as u64, "at most 32");
+        let count = u8::decode(from)?;
+        if usize::from(count) > REMEMBERED_WRITES || u64::from(count) > clock {
+            return invalid("outcomes in a bucket", count.into(), "at most 32, one for each clock");
         }
         for _ in 0..count {
-            let (op, at, version) = (OpId::decode(from)?, u64::decode(from)?, u64::decode(from)?);
-            let last = bucket.done.back().map_or(forgotten, |known: &Remembered| known.clock);
-            if at <= last || at > clock || version > clock {
-                return invalid("outcome in a bucket", at, "rising clocks up to that of the bucket");
-            }
-            let outcome = if version == 0 { Outcome::Failed } else { Outcome::Done(version) };
-            bucket.done.push_back(Remembered { op, clock: at, outcome });
+            let tag = u8::decode(from)?;
+            let last = bucket.done.back().map(|known: &Remembered| known.op.client);
+            let client = match tag & SAME_CLIENT {
+                0 => Some(ClientId(u64::decode(from)?)).filter(|client| last != Some(*client)),
+                _ => last,
+            };
+            let Some(client) = client.filter(|_| tag & !(FAILED | SAME_CLIENT) == 0) else {
+                return invalid(
+                    "outcome in a bucket",
+                    tag.into(),
+                    "a known tag, with another client or that of the last one",
+                );
+            };
+            let op = OpId { client, seq: u64::decode(from)? };
+            bucket.done.push_back(Remembered { op, failed: tag & FAILED != 0 });
         }
         Ok(bucket)
     }

@@ -47,13 +47,14 @@ fn changes() -> impl Strategy<Value = Change> {
 proptest! {
     /// A bucket does what a map does, comes back from its bytes at every step, and every truncation of them is refused.
     #[test]
-    fn a_bucket_is_a_map(writes in prop::collection::vec((0u8..5, guards(), changes()), 0..80)) {
+    fn a_bucket_is_a_map(writes in prop::collection::vec((0u8..5, 0u64..3, guards(), changes()), 0..80)) {
         let (mut bucket, mut model) = (Bucket::default(), BTreeMap::<String, (u64, Bytes)>::new());
-        for (n, (key, guard, change)) in writes.into_iter().enumerate() {
+        for (n, (key, client, guard, change)) in writes.into_iter().enumerate() {
             let name = format!("key-{key}");
             let now = model.get(&name).cloned();
             let holds = guard.holds(now.as_ref().map(|(v, value)| (KeyVersion(*v), &value[..])));
             let mut request = write(n as u64 + 1, &name, guard, change.clone());
+            request.op.client = ClientId(client);
             // The writer has seen the bucket before.
             request.floor = bucket.clock();
             let applied = apply(&mut bucket, &request);
@@ -81,10 +82,12 @@ proptest! {
 
     /// Bytes that are no bucket are refused or are one; nothing panics.
     #[test]
-    fn damaged_buckets_are_refused_or_consistent(at in 0usize..200, bit in 0u8..8) {
+    fn damaged_buckets_are_refused_or_consistent(at in 0usize..250, bit in 0u8..8) {
         let mut bucket = Bucket::default();
         for n in 1..6 {
-            apply(&mut bucket, &put(n, &format!("k{n}"), Bytes::from(vec![1; 5])));
+            let mut write = put(n, &format!("k{n}"), Bytes::from(vec![1; 5]));
+            write.op.client = ClientId(n / 2);
+            apply(&mut bucket, &write);
         }
         let mut bytes = bucket.to_bytes().to_vec();
         let at = at % bytes.len();
@@ -169,5 +172,20 @@ fn a_refused_repeat_stays_refused() {
     assert_eq!(apply(&mut bucket, &present), Applied::Not);
     assert_eq!(apply(&mut bucket, &repeat), Applied::Changed(Outcome::Failed));
     apply(&mut bucket, &put(2, "a", Bytes::from_static(b"there")));
+    let mut bucket = Bucket::from_bytes(bucket.to_bytes()).unwrap();
     assert_eq!(apply(&mut bucket, &present), Applied::Before(Outcome::Failed));
+    assert_eq!(apply(&mut bucket, &repeat), Applied::Before(Outcome::Failed));
+}
+
+/// What a bucket remembers of the writes of one client takes few bytes. It is written with every change.
+#[test]
+fn outcomes_of_one_client_name_it_once() {
+    let mut bucket = Bucket::default();
+    for n in 0..2 * REMEMBERED_WRITES as u64 {
+        let mut next = put(n, "a", Bytes::from_static(b"x"));
+        next.floor = bucket.clock();
+        apply(&mut bucket, &next);
+    }
+    let bytes = bucket.to_bytes().len();
+    assert!(bytes <= bucket.content_bytes() + 30 + 9 * REMEMBERED_WRITES, "{bytes} bytes");
 }
