@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use atoll_contract::keyspace::{Replica, Unavailability};
+use atoll_core::testing::hit;
 use atoll_core::{NodeId, Tick};
 use bytes::Bytes;
 
@@ -180,14 +181,14 @@ pub(crate) enum Setback {
 
 /// Learns from the refusals of a round. None if they are no reason for its failure.
 pub(crate) fn learn(shared: &Shared, group: &GroupConfig, round: &Round) -> Option<Setback> {
-    let (mut room, mut disk, mut failed, mut moved, mut created) = (0, 0, 0, 0, false);
+    let (mut room, mut disk, mut failed, mut created) = (0, 0, 0, false);
+    let mut sealed = Vec::new();
     for (node, why) in round.rejections() {
         match why {
             Reject::Unknown {} => created = true,
             Reject::WrongIdentity {} => shared.lost(group, node),
             Reject::Dropped {} => return Some(Setback::Short(Unavailability::Gone)),
-            // As long as a majority is not sealed, the others may continue.
-            Reject::Moved {} => moved += 1,
+            Reject::Moved {} => sealed.push(node),
             Reject::Full {} => room += 1,
             Reject::DiskFull {} => disk += 1,
             Reject::StorageFailed {} => failed += 1,
@@ -196,12 +197,91 @@ pub(crate) fn learn(shared: &Shared, group: &GroupConfig, round: &Round) -> Opti
     }
     let blocked = |n: usize| n > group.replicas.len() - group.majority();
     match () {
-        () if blocked(moved) => Some(Setback::Short(Unavailability::Gone)),
+        // As long as a majority is not sealed, the others may continue. Of those, the ones that are gone for good count as sealed ones do:
+        // what is left chooses nothing here any more, and the seal shows that another group takes over. One that is only silent may return.
+        () if blocked(sealed.len()) => Some(Setback::Short(Unavailability::Gone)),
         () if shared.is_lost(group) => Some(Setback::Short(Unavailability::LostMajority)),
+        () if !sealed.is_empty() && shared.is_over(group, &sealed) => {
+            hit("in-place.round.sealed_and_lost");
+            Some(Setback::Short(Unavailability::Gone))
+        }
         () if created => Some(Setback::Created),
         () if room > 0 && blocked(room + disk) => Some(Setback::Full),
         () if blocked(disk) => Some(Setback::Short(Unavailability::DiskFull)),
         () if blocked(failed) => Some(Setback::Short(Unavailability::StorageFailed)),
         () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_contract::keyspace::{Durability, KeyspaceId, Layout, LayoutState, ShardPlacement};
+    use atoll_core::{Incarnation, NodeCore};
+
+    use super::*;
+    use crate::space::{InPlaceSpace, Options};
+
+    fn space(replicas: u32) -> InPlaceSpace {
+        let replicas = (1..=replicas).map(|n| Replica { node: NodeId(n), identity: n.into() }).collect();
+        let layout = Layout {
+            engine: crate::ENGINE.to_owned(),
+            id: KeyspaceId(7),
+            epoch: 1,
+            state: LayoutState::Normal,
+            durability: Durability::Disk,
+            buckets: 1,
+            shards: vec![ShardPlacement { replicas }],
+            options: Bytes::new(),
+        };
+        let env = NodeCore::new(NodeId(9), Incarnation(1), 1).env();
+        InPlaceSpace::new(env, layout, Options::default())
+    }
+
+    /// What a proposer learns from rounds, each with one letter for each acceptor: it has voted, is sealed (moved), gone (lost), silent,
+    /// or has not answered yet.
+    fn learns(rounds: &[&str]) -> Option<Setback> {
+        let space = space(rounds[0].len() as u32);
+        let group = space.0.group(0);
+        let mut learned = None;
+        for answers in rounds {
+            let slot = |letter| match letter {
+                'v' => Slot::Got(Answer::Vote { next: Ballot::ZERO }),
+                'm' => Slot::Got(Answer::Rejected { why: Reject::Moved {} }),
+                'l' => Slot::Got(Answer::Rejected { why: Reject::WrongIdentity {} }),
+                's' => Slot::Silent,
+                _ => Slot::Open,
+            };
+            let slots = group.replicas.iter().zip(answers.chars()).map(|(r, letter)| (r.node, slot(letter)));
+            learned = learn(&space.0, &group, &Round { slots: slots.collect() });
+        }
+        learned
+    }
+
+    #[test]
+    fn sealed_acceptors_count_with_those_that_are_gone_and_not_with_silent_ones() {
+        let gone = Some(Setback::Short(Unavailability::Gone));
+        let lost = Some(Setback::Short(Unavailability::LostMajority));
+        // A majority is sealed.
+        assert_eq!(learns(&["mmv"]), gone);
+        assert_eq!(learns(&["mms"]), gone);
+        // The one that is silent may return, and choose with the other that is not sealed.
+        for may_return in ["msv", "mss", "mov", "ssv", "lsv", "lss", "mvv", "lvv"] {
+            assert_eq!(learns(&[may_return]), None, "{may_return}");
+        }
+        // What is left can choose nothing, and a seal shows that another group takes over.
+        for over in ["mlv", "mls", "lmo"] {
+            assert_eq!(learns(&[over]), gone, "{over}");
+        }
+        // An acceptor that is gone stays gone, whatever it answers later. One that was sealed is asked again.
+        assert_eq!(learns(&["lvv", "smv"]), gone);
+        assert_eq!(learns(&["mvv", "slv"]), None);
+        // Nobody can seal a majority any more, so no other group takes over.
+        assert_eq!(learns(&["mll"]), lost);
+        assert_eq!(learns(&["lvv", "vlv"]), lost);
+        for (five, learned) in
+            [("mlvvv", None), ("mlsvv", None), ("mlmvv", gone), ("mllsv", gone), ("mlllv", lost)]
+        {
+            assert_eq!(learns(&[five]), learned, "{five}");
+        }
     }
 }

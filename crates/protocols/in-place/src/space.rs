@@ -190,9 +190,15 @@ impl Shared {
 
     /// Returns whether a majority of a group is gone: then it never serves again.
     pub(crate) fn is_lost(&self, group: &GroupConfig) -> bool {
+        self.is_over(group, &[])
+    }
+
+    /// Returns whether no majority of a group can answer any more, ever: the acceptors on these nodes are sealed, and others are gone.
+    pub(crate) fn is_over(&self, group: &GroupConfig, sealed: &[NodeId]) -> bool {
         let known = lock(&self.known);
-        let lost = group.replicas.iter().filter(|r| known.lost.contains(&(group.key.shard, r.node))).count();
-        group.replicas.len() - lost < group.majority()
+        let is_out = |node| sealed.contains(&node) || known.lost.contains(&(group.key.shard, node));
+        let left = group.replicas.iter().filter(|replica| !is_out(replica.node)).count();
+        left < group.majority()
     }
 
     /// Returns whether another node is the preferred proposer of a key. Under contention, the others wait longer, so that the preferred one
