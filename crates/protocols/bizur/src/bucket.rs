@@ -133,9 +133,9 @@ impl Bucket {
         self.keys.get(key).map(|(version, value)| (*version, value))
     }
 
-    /// Returns a key, as the bucket keeps it, with its version.
-    pub(crate) fn entry(&self, key: &[u8]) -> Option<(&Bytes, u64)> {
-        self.keys.get_key_value(key).map(|(key, (version, _))| (key, *version))
+    /// Returns a key that the bucket has, as it keeps it.
+    pub(crate) fn key(&self, key: &[u8]) -> Option<&Bytes> {
+        self.keys.get_key_value(key).map(|(key, _)| key)
     }
 
     /// Returns its keys with their versions, in order.

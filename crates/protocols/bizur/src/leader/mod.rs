@@ -171,8 +171,8 @@ pub(crate) struct Leader {
     runnable: BTreeSet<u32>,
     readers: VecDeque<Reader>,
     queued: usize,
-    /// The keys of all buckets that are ready, with their versions.
-    keys: BTreeMap<Bytes, u64>,
+    /// The keys of all buckets that are ready, in order, and the bucket of each. A write over an existing key changes nothing here.
+    keys: BTreeMap<Bytes, u32>,
     /// Requests that came during an election.
     early: VecDeque<(Caller, Question)>,
     /// The watches of keys that have not changed.

@@ -413,8 +413,8 @@ impl Leader {
     }
 
     fn recovered(&mut self, index: u32, content: Bucket) {
-        for (key, version) in content.keys() {
-            self.keys.insert(key.clone(), version);
+        for (key, _) in content.keys() {
+            self.keys.insert(key.clone(), index);
         }
         let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
         bucket.content = content;
@@ -433,9 +433,10 @@ impl Leader {
         let Written { index, content, keys, waiters } = written;
         let Some(bucket) = self.buckets.get_mut(index as usize) else { return };
         for key in keys {
-            match content.entry(&key) {
-                Some((key, version)) => drop(self.keys.insert(key.clone(), version)),
-                None => drop(self.keys.remove(&key)),
+            match (content.key(&key), bucket.content.key(&key)) {
+                (Some(key), None) => drop(self.keys.insert(key.clone(), index)),
+                (None, Some(_)) => drop(self.keys.remove(&key)),
+                _ => {}
             }
         }
         bucket.content = content;

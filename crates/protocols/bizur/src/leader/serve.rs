@@ -242,15 +242,17 @@ impl Leader {
             _ => Bound::Included(prefix.clone()),
         };
         let (mut keys, mut bytes) = (Vec::new(), 0);
-        for (key, version) in self.keys.range((start, Bound::Unbounded)) {
+        for (key, index) in self.keys.range((start, Bound::Unbounded)) {
             if !key.starts_with(prefix) {
                 break;
             }
             if keys.len() == limit || bytes > MAX_PAGE_BYTES {
                 return Answer::Page { keys, more: true };
             }
+            let bucket = self.buckets.get(*index as usize);
+            let Some((version, _)) = bucket.and_then(|bucket| bucket.content.get(key)) else { continue };
             bytes += key.len();
-            keys.push((key.clone(), *version));
+            keys.push((key.clone(), version));
         }
         Answer::Page { keys, more: false }
     }
@@ -329,7 +331,9 @@ fn apply_batch(
         return (None, proofs.collect());
     }
     // What saw a change of this batch holds only once the batch is written.
-    let waiter = |(caller, _, answer, effective)| Waiter { caller, answer, effective };
-    let waiters = results.into_iter().map(waiter).collect();
+    let waiters = results
+        .into_iter()
+        .map(|(caller, _, answer, effective)| Waiter { caller, answer, effective })
+        .collect();
     (Some(Written { index, content, keys, waiters }), Vec::new())
 }
