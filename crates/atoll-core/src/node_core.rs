@@ -24,8 +24,8 @@ use crate::role_table::RoleTable;
 use crate::testing::mutant;
 use crate::ticket::BoxFuture;
 
-/// The number of steps in one turn before the rest is left to the next turn: an endless loop between roles becomes visible instead of
-/// hanging the node.
+/// The number of steps in one turn before the rest is left to the next turn, unless [`NodeCore::set_turn_steps`] says otherwise: an endless
+/// loop between roles becomes visible instead of hanging the node.
 pub const STEPS_PER_TURN: usize = 20_000;
 
 /// Records and cells that become durable together: the batch is durable once all of them are. There is no order between them; a crash may
@@ -139,6 +139,8 @@ pub struct NodeCore {
     checkpoint_wanted: bool,
     checkpoint_step_bytes: usize,
     walk: Option<Walk>,
+    /// How many steps a turn takes at most, apart from what the host delivers.
+    turn_steps: usize,
     steps: usize,
 }
 
@@ -176,6 +178,7 @@ impl NodeCore {
             checkpoint_wanted: false,
             checkpoint_step_bytes: CHECKPOINT_STEP_BYTES,
             walk: None,
+            turn_steps: STEPS_PER_TURN,
             steps: 0,
         }
     }
@@ -420,6 +423,14 @@ impl NodeCore {
         self.checkpoint_step_bytes = bytes;
     }
 
+    /// Sets after how many steps a turn hands out what it has, at least 1, and leaves the rest to the next turn. Each message that the host
+    /// has delivered allows one more. Roles are flushed before.
+    /// With a small value, other nodes, the disk and clients begin to work on the first messages of a turn while this node still works on
+    /// the others.
+    pub fn set_turn_steps(&mut self, steps: usize) {
+        self.turn_steps = steps.max(1);
+    }
+
     /// Asks every role to move its live entries out of this sparse segment.
     pub fn compact(&mut self, now: Tick, segment: u64) {
         self.clock(now);
@@ -429,18 +440,18 @@ impl NodeCore {
         }
     }
 
-    /// Takes every step that is due, then puts the work for the host into `out`.
+    /// Takes every step that is due, up to the limit, then puts the work for the host into `out`.
     pub fn turn(&mut self, now: Tick, out: &mut Outputs) {
         self.clock(now);
+        // What was delivered since the last turn has its share, or what it causes would pile up.
+        let mut left = self.turn_steps.saturating_add(self.steps);
         loop {
-            while self.step(now) {
+            while left > 0 && self.step(now) {
+                left -= 1;
                 self.steps += 1;
-                if self.steps >= STEPS_PER_TURN {
-                    return self.drain(out, true);
-                }
             }
             if self.touched.is_empty() {
-                return self.drain(out, false);
+                return self.drain(out, left == 0);
             }
             std::mem::swap(&mut self.touched, &mut self.flushing);
             for i in 0..self.flushing.len() {

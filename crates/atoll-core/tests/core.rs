@@ -182,6 +182,27 @@ fn a_checkpoint_is_put_together_in_many_turns_with_other_work_between() {
     panic!("it came to no end");
 }
 
+/// A turn that is cut off hands out what its first steps have made, with the records that it waits for. The rest follows without input.
+#[test]
+fn a_turn_hands_out_its_first_messages_before_it_takes_the_last_steps() {
+    let mut core = node(1);
+    core.set_turn_steps(4);
+    let env = core.env();
+    for n in 1..=3 {
+        let caller = env.clone();
+        env.spawn("caller", Box::pin(async move { drop(caller.call(NodeId(1), Add { n }).await) }));
+    }
+    // The poll of a caller and its message to the role are a step each.
+    let out = turn(&mut core, 1);
+    let batch = out.journal.unwrap();
+    assert_eq!((batch.records.len(), out.steps, out.more), (2, 4, true));
+    assert_eq!(core.next_deadline(), Some(Tick(1)));
+    let out = turn(&mut core, 2);
+    assert!(out.journal.is_none() && !out.more, "one batch at a time");
+    core.durable(Tick(3), Ok(places(&batch)));
+    assert_eq!(turn(&mut core, 3).journal.unwrap().records.len(), 1);
+}
+
 #[test]
 fn calls_say_whether_they_happened() {
     let mut core = node(1);

@@ -67,7 +67,7 @@ enum Next {
 
 impl Driver {
     pub(crate) fn new(
-        core: NodeCore,
+        mut core: NodeCore,
         net: Net,
         events: NetEvents,
         shared: Arc<Shared>,
@@ -76,6 +76,7 @@ impl Driver {
         options: &HostOptions,
     ) -> Self {
         core.env().set_host_waker(Waker::from(shared.inbound.bell.clone()));
+        core.set_turn_steps(options.steps_per_turn);
         Driver {
             core: Some(core),
             net,

@@ -9,6 +9,10 @@ pub struct HostOptions {
     pub events_per_turn: usize,
     /// The maximum size of the network events in one turn, in bytes. The last event may exceed it.
     pub bytes_per_turn: usize,
+    /// The maximum number of steps in one turn, apart from network events: polls of procedures, and messages between the roles and
+    /// procedures of this node. What the turn has for others then leaves. Too small: little batching. Too large: the disk, the other nodes
+    /// and the clients wait while this node works on all that came together, and this node then waits for them.
+    pub steps_per_turn: usize,
     /// The number of threads that read records.
     pub reader_threads: usize,
     /// The maximum number of reads that wait for a reader thread. Further ones are refused.
@@ -39,6 +43,7 @@ impl Default for HostOptions {
         HostOptions {
             events_per_turn: 256,
             bytes_per_turn: 1 << 20,
+            steps_per_turn: 64,
             reader_threads: 2,
             queued_reads: 1024,
             prepare_pause: Duration::from_millis(1),
