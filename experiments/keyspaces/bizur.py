@@ -73,8 +73,8 @@ def ours(args, system):
         name = create(cluster, *KEYSPACES[system])
         for number, (keys, depth) in enumerate(points(args)):
             fill = args.what == "keys" or number == 0
-            row = cluster.bench(keyspace=name, keys=keys, depth=depth, payload=VALUE_BYTES, seconds=args.seconds, warmup=args.warm,
-                                fill=fill)
+            row = cluster.bench(keyspace=name, keys=keys, depth=depth, clients=min(args.clients, depth), payload=VALUE_BYTES,
+                                seconds=args.seconds, warmup=args.warm, fill=fill)
             yield dict(row, system=system, shards=KEYSPACES[system][0], buckets=BUCKETS)
 
 
@@ -102,8 +102,8 @@ def ours_losing(args, system):
         name = create(cluster, *KEYSPACES[system])
 
         def measure(first):
-            row = cluster.bench(keyspace=name, keys=ALL_KEYS, depth=DEPTH, payload=VALUE_BYTES, seconds=args.seconds, warmup=args.warm,
-                                fill=first)
+            row = cluster.bench(keyspace=name, keys=ALL_KEYS, depth=DEPTH, clients=args.clients, payload=VALUE_BYTES, seconds=args.seconds,
+                                warmup=args.warm, fill=first)
             return dict(row, system=system, shards=KEYSPACES[system][0], buckets=BUCKETS)
 
         yield from losing(args, network, measure)
@@ -148,8 +148,8 @@ def killed(args, system):
         kill = Kill(args, victim)
         # The dead node's processor time cannot be read.
         cluster.pids = [pid for pid in cluster.pids if pid != victim]
-        row = cluster.bench(keyspace=name, keys=ALL_KEYS, depth=DEPTH, payload=VALUE_BYTES, seconds=KILL_RUN_S, warmup=args.warm,
-                            timeline=True)
+        row = cluster.bench(keyspace=name, keys=ALL_KEYS, depth=DEPTH, clients=args.clients, payload=VALUE_BYTES, seconds=KILL_RUN_S,
+                            warmup=args.warm, timeline=True)
         yield dict(row, system=system, shards=KEYSPACES[system][0], buckets=BUCKETS, led=led[node],
                    per_100ms=row.pop("answers_per_100ms"), kill_at_s=kill.after(row["started_unix_ms"]))
 
@@ -265,6 +265,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("keys", "depth", "loss", "kill", "shards"))
     parser.add_argument("--rig", default=os.environ.get("ATOLL_RIG"), help="folder of the peers' rig [default: ATOLL_RIG]")
+    parser.add_argument("--clients", type=int, default=1, help="how many clients of Atoll share what is in flight; the peers' generators use "
+                                                               "16 connections [default: 1]")
     load.arguments(parser)
     args = load.parsed(parser)
     rows = []

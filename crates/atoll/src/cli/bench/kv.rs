@@ -5,7 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use atoll_client::{Error, Failure, Keyspace, Reason, Tables};
+use atoll_client::{Client, Error, Failure, Keyspace, Reason, Tables};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -57,6 +57,9 @@ pub(super) struct BenchKvArgs {
     /// Number of workers
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
+    /// How many clients the workers are of. Each client has connections of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    clients: u32,
     /// How many of a hundred operations are gets. The others are puts
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100))]
     reads: u64,
@@ -101,6 +104,14 @@ enum Store {
 }
 
 impl Store {
+    /// Returns what a client loads.
+    fn of(client: &Client, args: &BenchKvArgs) -> Store {
+        match &args.table {
+            Some(table) => Store::Table(client.tables(), table.clone()),
+            None => Store::Keyspace(client.keyspaces().open(&args.keyspace)),
+        }
+    }
+
     async fn put(&self, number: u64, value: Bytes) -> Result<(), Error> {
         match self {
             Store::Keyspace(keys) => keys.put(key(number), value, None).await.map(drop),
@@ -226,13 +237,13 @@ async fn fill(store: &Store, args: &BenchKvArgs) -> Result<(), CliError> {
         .await
 }
 
-/// Runs the workers. Returns their results, and the CPU time of this process while measuring.
-async fn load(store: &Store, args: &BenchKvArgs) -> (Seen, Duration) {
+/// Runs the workers, each with one of the clients. Returns their results, and the CPU time of this process while measuring.
+async fn load(clients: &[Store], args: &BenchKvArgs) -> (Seen, Duration) {
     let seen = Seen::new(args.warmup.unwrap_or_default());
     let (measuring_from, until) = (seen.measuring_from, seen.measuring_from + args.seconds);
     let seen = Rc::new(RefCell::new(seen));
     let local = LocalSet::new();
-    for worker in 0..args.depth {
+    for (worker, store) in (0..args.depth).zip(clients.iter().cycle()) {
         let (store, seen, args) = (store.clone(), seen.clone(), args.clone());
         local.spawn_local(async move {
             let mut random = Random(u64::from(worker) << 32);
@@ -270,22 +281,23 @@ async fn load(store: &Store, args: &BenchKvArgs) -> (Seen, Duration) {
 /// Runs `atoll bench kv`.
 pub(super) async fn run(common: &Common, args: &BenchKvArgs) -> Result<(), CliError> {
     let client = common.client().await?;
-    let (store, engine) = match &args.table {
+    let (first, engine) = match &args.table {
         Some(table) => {
             db::make_table(&client.tables(), table).await?;
-            (Store::Table(client.tables(), table.clone()), "table".to_owned())
+            (Store::of(&client, args), "table".to_owned())
         }
-        None => {
-            let shown = client.keyspaces().describe(&args.keyspace).await?;
-            (Store::Keyspace(client.keyspaces().open(&args.keyspace)), shown.engine)
-        }
+        None => (Store::of(&client, args), client.keyspaces().describe(&args.keyspace).await?.engine),
     };
     let filling = Instant::now();
     if args.fill {
-        fill(&store, args).await?;
+        fill(&first, args).await?;
     }
     let filled = args.fill.then(|| filling.elapsed());
-    let (seen, cpu) = load(&store, args).await;
+    let mut clients = vec![first];
+    for _ in 1..args.clients {
+        clients.push(Store::of(&common.client().await?, args));
+    }
+    let (seen, cpu) = load(&clients, args).await;
     let mut report = report(args, &seen, cpu, &engine);
     report["addresses"] = client.addresses().into();
     if let Some(filled) = filled {
@@ -307,7 +319,7 @@ fn report(args: &BenchKvArgs, seen: &Seen, cpu: Duration, engine: &str) -> Value
         "errors_did_not_happen": seen.did_not_happen, "errors_unknown": seen.unknown,
         "generator_cpu_us_op": cpu.as_secs_f64() * 1e6 / (ops.max(1) as f64),
         "engine": engine, "keyspace": args.table.as_ref().unwrap_or(&args.keyspace),
-        "keys": args.keys, "payload_bytes": args.payload, "depth": args.depth, "reads_percent": args.reads,
+        "keys": args.keys, "payload_bytes": args.payload, "depth": args.depth, "clients": args.clients, "reads_percent": args.reads,
         "distribution": args.distribution.to_string(),
         "warmup_seconds": args.warmup.unwrap_or_default().as_secs_f64(),
         "started_unix_ms": unix_ms(seen.started, seen.started_at, seen.measuring_from),
