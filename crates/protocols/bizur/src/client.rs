@@ -73,7 +73,25 @@ struct Known {
     /// Replicas of which is known that they have lost their memory: shard, epoch and node.
     gone: BTreeSet<(u32, u64, NodeId)>,
     /// The instances to which shards have moved since the layout was read.
-    moved: BTreeMap<u32, Instance>,
+    moved: BTreeMap<u32, Arc<Serving>>,
+}
+
+/// The instance of a shard that serves. Every operation looks at one, so they share it.
+#[derive(Debug)]
+struct Serving {
+    instance: Instance,
+    nodes: Arc<[NodeId]>,
+}
+
+impl Serving {
+    fn new(instance: Instance) -> Arc<Serving> {
+        let nodes = instance.config.nodes().into();
+        Arc::new(Serving { instance, nodes })
+    }
+
+    fn config(&self) -> &ShardConfig {
+        &self.instance.config
+    }
 }
 
 #[derive(Debug)]
@@ -81,7 +99,7 @@ struct Inner {
     env: Env,
     layout: Layout,
     /// The instances of its shards.
-    instances: Vec<Instance>,
+    instances: Vec<Arc<Serving>>,
     options: ClientOptions,
     known: Mutex<Known>,
 }
@@ -100,7 +118,7 @@ struct NoAnswer {
 impl BizurKeyspace {
     /// Returns a handle to the keyspace with this layout.
     pub fn new(env: Env, layout: Layout, options: ClientOptions) -> Self {
-        let instances = groups::instances(&layout);
+        let instances = groups::instances(&layout).into_iter().map(Serving::new).collect();
         BizurKeyspace(Arc::new(Inner { env, layout, instances, options, known: Mutex::default() }))
     }
 
@@ -110,19 +128,19 @@ impl BizurKeyspace {
     }
 
     /// Returns the instance of a shard that serves, as far as this client knows.
-    fn instance(&self, shard: u32) -> Instance {
+    fn serving(&self, shard: u32) -> Arc<Serving> {
         let known = lock(&self.0.known).moved.get(&shard).cloned();
         known.unwrap_or_else(|| self.0.instances[shard as usize].clone())
     }
 
     /// Adopts the instance that serves in place of another one. Returns whether that is news.
     fn adopt(&self, shard: u32, to: Instance) -> bool {
-        let now = self.instance(shard).config.key;
+        let now = self.serving(shard).config().key;
         let key = to.config.key;
         let is_news = (key.keyspace, key.shard) == (now.keyspace, shard) && key.epoch > now.epoch;
         if is_news && !to.config.replicas.is_empty() {
             hit("bizur.client.follows");
-            lock(&self.0.known).moved.insert(shard, to);
+            lock(&self.0.known).moved.insert(shard, Serving::new(to));
         }
         is_news
     }
@@ -137,18 +155,19 @@ impl BizurKeyspace {
         question: impl Fn(bool) -> Question,
     ) -> Result<(Answer, bool), NoAnswer> {
         let (env, options) = (&self.0.env, self.0.options);
-        let lists = matches!(question(maybe), Question::List { .. });
-        let attempt = if lists { options.attempt * LIST_PATIENCE } else { options.attempt };
-        let mut instance = self.instance(shard);
-        if instance.config.replicas.is_empty() {
+        let mut serving = self.serving(shard);
+        if serving.nodes.is_empty() {
             return Err(NoAnswer { why: Unavailability::StorageFailed, maybe });
         }
         let until = env.now().after(options.patience);
-        let mut search = Search::new(instance.config.nodes(), self.leader(shard));
+        let mut search = Search::new(serving.nodes.clone(), self.leader(shard));
         let mut why = Unavailability::NoQuorum;
         loop {
             let (node, began) = (search.node, env.now());
-            let ask = Ask { shard: instance.config.key, insist: search.insist, question: question(maybe) };
+            let question = question(maybe);
+            let lists = matches!(question, Question::List { .. });
+            let attempt = if lists { options.attempt * LIST_PATIENCE } else { options.attempt };
+            let ask = Ask { shard: serving.config().key, insist: search.insist, question };
             env.race_point("bizur.client.asks").await;
             match env.within(search.wait(attempt), env.call(node, ask)).await {
                 Ok(Ok(reply)) => match search.heard(reply.answer) {
@@ -157,8 +176,8 @@ impl BizurKeyspace {
                     }
                     Answer::Unknown {} => maybe |= is_write,
                     Answer::Absent {} => {
-                        if !self.create(node, &instance).await {
-                            let epoch = instance.config.key.epoch;
+                        if !self.create(node, &serving).await {
+                            let epoch = serving.config().key.epoch;
                             lock(&self.0.known).gone.insert((shard, epoch, node));
                             search.cannot_lead();
                         }
@@ -166,8 +185,8 @@ impl BizurKeyspace {
                     Answer::Moved { to } => {
                         // The next instance is known soon after this one was sealed.
                         if to.is_some_and(|to| self.adopt(shard, to)) {
-                            instance = self.instance(shard);
-                            search = Search::new(instance.config.nodes(), None);
+                            serving = self.serving(shard);
+                            search = Search::new(serving.nodes.clone(), None);
                             continue;
                         }
                         why = Unavailability::Gone;
@@ -192,7 +211,7 @@ impl BizurKeyspace {
                     search.no_answer(began, late.is_err());
                 }
             }
-            if self.lost_majority(&instance.config) {
+            if self.lost_majority(serving.config()) {
                 hit("bizur.client.lost_majority");
                 return Err(NoAnswer { why: Unavailability::LostMajority, maybe });
             }
@@ -212,8 +231,9 @@ impl BizurKeyspace {
     }
 
     /// Tells a node of its replica of an instance, and of the others of the layout. Returns false if it is not one of them any more.
-    async fn create(&self, node: NodeId, instance: &Instance) -> bool {
-        let is_first = self.0.instances.contains(instance);
+    async fn create(&self, node: NodeId, serving: &Serving) -> bool {
+        let instance = &serving.instance;
+        let is_first = self.0.instances.iter().any(|first| first.instance == *instance);
         let shards = if is_first { instances_on(&self.0.layout, node) } else { vec![instance.clone()] };
         tell(&self.0.env, node, shards, self.0.options.attempt).await.unwrap_or(true)
     }
@@ -360,12 +380,12 @@ impl BizurKeyspace {
     async fn wait_at_leader(&self, key: &Bytes, seen: KeyVersion) -> Option<Option<Held>> {
         let (env, options, layout) = (&self.0.env, self.0.options, &self.0.layout);
         let shard = layout.place(key).shard;
-        let config = self.instance(shard).config;
-        let nodes = config.nodes();
+        let serving = self.serving(shard);
+        let nodes = &serving.nodes;
         let leader = self.leader(shard).filter(|node| nodes.contains(node)).or(nodes.first().copied())?;
         let for_ms = options.watch_at_leader.as_millis() as u32;
         let question = Question::Wait { key: key.clone(), seen: seen.0, for_ms };
-        let call = env.call(leader, Ask { shard: config.key, insist: false, question });
+        let call = env.call(leader, Ask { shard: serving.config().key, insist: false, question });
         match env.within(options.watch_at_leader + options.attempt, call).await {
             Ok(Ok(AskReply { answer: Answer::Held { held: found } })) => Some(held(found)),
             _ => None,

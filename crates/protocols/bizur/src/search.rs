@@ -5,6 +5,7 @@
 //! Only if it does not answer for long, or says itself that it does not lead, the client *insists*: it asks another replica to lead.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::testing::hit;
@@ -16,7 +17,7 @@ const MOST_PATIENCE: u32 = 4;
 /// The state of one search. It belongs to one request.
 #[derive(Debug)]
 pub(crate) struct Search {
-    pub(crate) nodes: Vec<NodeId>,
+    nodes: Arc<[NodeId]>,
     /// The node of the next attempt.
     pub(crate) node: NodeId,
     /// Whether that node should lead.
@@ -30,7 +31,7 @@ pub(crate) struct Search {
 
 impl Search {
     /// Begins with the leader of the last search, or with the first replica. There is at least one.
-    pub(crate) fn new(nodes: Vec<NodeId>, last: Option<NodeId>) -> Self {
+    pub(crate) fn new(nodes: Arc<[NodeId]>, last: Option<NodeId>) -> Self {
         let node = last.filter(|node| nodes.contains(node)).unwrap_or(nodes[0]);
         Search { nodes, node, insist: false, silent: BTreeMap::new(), denied: BTreeSet::new() }
     }
@@ -122,7 +123,7 @@ mod tests {
     }
 
     fn search(first: NodeId) -> Search {
-        Search::new(vec![A, B, C], Some(first))
+        Search::new([A, B, C].into(), Some(first))
     }
 
     fn aim(search: &Search) -> (NodeId, bool, Duration) {
