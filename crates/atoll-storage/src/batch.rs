@@ -37,9 +37,9 @@ pub fn write_batch(
     batch: &JournalBatch,
 ) -> Result<Vec<(Lsn, Loc)>, BatchError> {
     // Whatever can find the disk full comes first, because a batch that is written half cannot be written again.
-    cells.reserve(&batch.cells)?;
+    let reserved = cells.reserve(&batch.cells)?;
     let written = if batch.records.is_empty() { Vec::new() } else { journal.write(batch)? };
-    cells.write(&batch.cells)?;
+    cells.write_reserved(reserved)?;
     Ok(written)
 }
 

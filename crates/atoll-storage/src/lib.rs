@@ -27,7 +27,7 @@ mod real_disk;
 mod ring;
 
 pub use batch::{BatchError, sync_batch, write_batch};
-pub use cells::{CellError, CellOptions, CellStats, CellStore, RecoverCellsError};
+pub use cells::{CellError, CellOptions, CellStats, CellStore, RecoverCellsError, Reserved};
 pub use disk::{DIRECT_BLOCK_BYTES, DIRECT_BYTES, DirectFile, Disk, DiskError, DiskOp, DiskPath, File, Open};
 pub use identity::{Identity, IdentityError, MAX_CLUSTER_NAME_BYTES};
 pub use journal::{

@@ -169,16 +169,16 @@ impl Model {
             batch.push(write(self.store.last() + 1 + batch.len() as u64, key(*n), value));
         }
         let reserved = self.store.reserve(&batch);
-        if let Err(CellError::NoSpace { .. }) = reserved {
+        if let Err(CellError::NoSpace { .. }) = &reserved {
             assert!(self.store.is_short() && !self.store.has_room_for(&batch));
             return Ok(());
         }
-        reserved.or_else(died)?;
+        let reserved = reserved.or_else(died)?;
         assert!(self.store.has_room_for(&batch));
         for cell in &batch {
             self.pending.insert((cell.owner, cell.key.clone()), cell.value.clone());
         }
-        self.store.write(&batch).or_else(died)
+        self.store.write_reserved(reserved).or_else(died)
     }
 
     fn recover(&mut self) {

@@ -227,6 +227,15 @@ struct Place {
 
 type Key = (RoleKind, Bytes);
 
+/// A batch of cells, and the slots that they take.
+#[derive(Default)]
+#[must_use = "nothing is written yet"]
+pub struct Reserved {
+    plan: plan::Plan,
+    /// The number of the last write. 0 if there is none.
+    upto: u64,
+}
+
 /// The cells of one data directory; see the module documentation. All calls block, and only one thread makes them. It keeps in memory the
 /// key and the slot of each cell, and no values.
 pub struct CellStore {
@@ -292,17 +301,28 @@ impl CellStore {
         cells.is_empty() || self.plan(cells).is_ok_and(is_ready)
     }
 
-    /// Makes sure that there is a slot for each of these cells, so that [`CellStore::write`] of the same cells finds room.
+    /// Returns how many bytes a write of these cells writes: each takes whole blocks.
+    pub fn written_bytes(&self, cells: &[CellWrite]) -> usize {
+        let block = self.block_bytes();
+        let body = |cell: &CellWrite| cell.key.len() + cell.value.as_ref().map_or(0, Bytes::len);
+        cells.iter().map(|cell| (block as usize) << plan::class_for(block, body(cell))).sum()
+    }
+
+    /// Makes sure that there is a slot for each cell of a batch. [`CellStore::write_reserved`], which must come before another change, then
+    /// finds room.
     ///
     /// # Errors
     /// As those of [`CellStore::write`]. Nothing was written to a slot.
-    pub fn reserve(&mut self, cells: &[CellWrite]) -> Result<(), CellError> {
-        if cells.is_empty() {
-            return Ok(());
-        }
+    pub fn reserve(&mut self, cells: &[CellWrite]) -> Result<Reserved, CellError> {
+        let Some(last) = cells.last() else { return Ok(Reserved::default()) };
         self.check_open()?;
-        let needs = self.plan(cells)?;
-        self.make_room(&needs)
+        for (i, cell) in cells.iter().enumerate() {
+            let (expected, number) = (self.last + 1 + i as u64, cell.number);
+            atoll_core::invariant!(number == expected, "cell write {number} was given, expected {expected}");
+        }
+        let plan = self.plan(cells)?;
+        self.make_room(&plan)?;
+        Ok(Reserved { plan, upto: last.number })
     }
 
     /// Makes free slots ahead of time in each class that has few left, so that a write need not. With the disk full,
@@ -337,23 +357,28 @@ impl CellStore {
     /// After [`CellError::NoSpace`] or [`CellError::BadCell`], nothing was written and the store stays open. Any other error closes the
     /// store permanently, and whether the cells were written is unknown.
     pub fn write(&mut self, cells: &[CellWrite]) -> Result<(), CellError> {
-        let Some(last) = cells.last() else { return Ok(()) };
+        let reserved = self.reserve(cells)?;
+        self.write_reserved(reserved)
+    }
+
+    /// Writes the cells of a batch into the slots that [`CellStore::reserve`] has found. Like [`CellStore::write`] otherwise.
+    ///
+    /// # Errors
+    /// An error closes the store permanently, and whether the cells were written is unknown.
+    pub fn write_reserved(&mut self, Reserved { plan, upto }: Reserved) -> Result<(), CellError> {
+        if upto == 0 {
+            return Ok(());
+        }
         self.check_open()?;
         atoll_core::invariant!(self.synced == self.last, "cells are written before the last ones are synced");
-        for (i, cell) in cells.iter().enumerate() {
-            let (expected, number) = (self.last + 1 + i as u64, cell.number);
-            atoll_core::invariant!(number == expected, "cell write {number} was given, expected {expected}");
-        }
-        let plan = self.plan(cells)?;
-        self.make_room(&plan)?;
         self.then.unseen = plan.is_unseen;
         for put in plan.puts {
             self.put(put).map_err(|error| self.fail(&error))?;
         }
         for place in std::mem::take(&mut self.left) {
-            self.release(place, last.number).map_err(|error| self.fail(&error))?;
+            self.release(place, upto).map_err(|error| self.fail(&error))?;
         }
-        self.last = last.number;
+        self.last = upto;
         Ok(())
     }
 

@@ -21,6 +21,7 @@ pub(super) struct Put {
 }
 
 /// What a batch writes.
+#[derive(Default)]
 pub(super) struct Plan {
     /// In the order of their numbers.
     pub puts: Vec<Put>,
