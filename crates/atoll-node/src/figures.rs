@@ -50,6 +50,12 @@ impl Figures for NodeFigures {
         add("journal_direct_total", None, host.flights as f64);
         add("journal_records_total", None, host.records as f64);
         add("journal_written_bytes_total", None, host.bytes as f64);
+        let cells = self.handle.cell_stats();
+        add("cells", None, cells.cells as f64);
+        add("cell_file_bytes", None, cells.file_bytes as f64);
+        add("cell_writes_total", None, cells.writes as f64);
+        add("cell_written_bytes_total", None, cells.written_bytes as f64);
+        add("cell_syncs_total", None, cells.syncs as f64);
         for (name, permille) in [("p50", 500), ("p99", 990), ("p999", 999)] {
             let at_most = host.sync_us.at_permille(permille) as f64;
             add("journal_sync_at_most_microseconds", Some(("quantile", name.into())), at_most);

@@ -235,9 +235,15 @@ impl Writer {
             // If recent batches were large on average, there is load: this small batch is only the beginning of the next one. It is
             // better to let that one form while the journal's thread is woken. One large batch between small ones is soon forgotten.
             && self.usual_bytes <= HERE_BYTES
-            && batch_bytes(batch) <= HERE_BYTES
+            && self.weight(batch) <= HERE_BYTES
             && self.journal.has_room_for(batch)
             && self.cells.has_room_for(&batch.cells)
+    }
+
+    /// Returns the bytes of the records of a batch, and of the blocks of its cells. A cell takes whole blocks, however short it is.
+    fn weight(&self, batch: &JournalBatch) -> usize {
+        let records = batch.records.iter().map(|(_, record)| record.head.len() + record.payload.len());
+        records.sum::<usize>() + self.cells.written_bytes(&batch.cells)
     }
 
     /// Writes a batch while the journal thread sleeps.
@@ -372,19 +378,19 @@ impl Writer {
         };
         let between = Instant::now();
         sync_batch(&mut self.journal, &mut self.cells)?;
-        let (bytes, records) = (batch_bytes(&batch), batch.records.len());
-        self.is_durable(Synced { written, bytes, records, began, between, ended: Instant::now() });
+        let (bytes, weight, records) = (batch_bytes(&batch), self.weight(&batch), batch.records.len());
+        self.is_durable(Synced { written, bytes, weight, records, began, between, ended: Instant::now() });
         Ok(())
     }
 
     /// Reports a batch that is durable.
     fn is_durable(&mut self, batch: Synced) {
-        let Synced { written, bytes, records, began, between, ended } = batch;
+        let Synced { written, bytes, weight, records, began, between, ended } = batch;
         self.shared.inbound.put(Incoming::Durable(Ok(written)));
         self.marked = false;
         self.synced_at = ended;
         self.usual = (self.usual * 7 + (ended - began)) / 8;
-        self.usual_bytes = (self.usual_bytes * 7 + bytes.min(COUNTED_BYTES)) / 8;
+        self.usual_bytes = (self.usual_bytes * 7 + weight.min(COUNTED_BYTES)) / 8;
         self.giving_back.syncs += 1;
         let stats = &self.shared.stats;
         add(&stats.syncs, 1);
@@ -461,6 +467,7 @@ impl Writer {
         self.published = Instant::now();
         let stats = self.journal.stats();
         *self.shared.journal_stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+        *self.shared.cell_stats.lock().unwrap_or_else(PoisonError::into_inner) = self.cells.stats();
     }
 
     fn fail(&mut self, error: &BatchError) {
@@ -522,6 +529,7 @@ mod tests {
             stats: Default::default(),
             failure: Default::default(),
             journal_stats: Mutex::new(journal.stats()),
+            cell_stats: Mutex::default(),
             turned_away: watch::Sender::new(None),
             ended: watch::Sender::new(None),
             journal: Arc::default(),
@@ -653,6 +661,21 @@ mod tests {
         lone.writer.write_alone(cell(3, 7));
         assert!(matches!(told(&lone)[..], [Incoming::Durable(Ok(_)), Incoming::Durable(Err(_))]));
         assert!(lone.writer.space == Space::Closed);
+    }
+
+    /// Short cells take whole blocks, so a few of them are load, although they have few bytes.
+    #[test]
+    fn a_batch_of_several_cells_is_left_to_the_journal_thread() {
+        let mut lone = lone(&MemDisk::new(), JournalOptions::small(StorageId(1)));
+        let cells = |first: u64, count: u64| JournalBatch {
+            records: Vec::new(),
+            cells: (0..count).flat_map(|n| cell(first + n, n as u8).cells).collect(),
+        };
+        lone.writer.round(Work { batch: Some(cells(1, 9)), ..Work::default() });
+        lone.writer.usual = Duration::ZERO;
+        assert!(batch_bytes(&cells(10, 9)) < HERE_BYTES);
+        assert!(!lone.writer.may_write_here(&cells(10, 9)));
+        assert!(lone.writer.may_write_here(&cells(10, 7)));
     }
 
     #[test]

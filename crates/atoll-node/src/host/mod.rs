@@ -92,6 +92,7 @@ impl NodeHost {
             stats: stats::Counters::default(),
             failure: Mutex::default(),
             journal_stats: Mutex::new(journal.stats()),
+            cell_stats: Mutex::new(cells.stats()),
             turned_away: watch::Sender::new(None),
             ended: watch::Sender::new(None),
             journal: Arc::default(),
@@ -206,6 +207,11 @@ impl HostHandle {
     /// Returns the statistics of the journal, at most a second old.
     pub fn journal_stats(&self) -> atoll_storage::Stats {
         *self.shared.journal_stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns counts of the store of cells, at most a second old.
+    pub fn cell_stats(&self) -> atoll_storage::CellStats {
+        *self.shared.cell_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns why the journal is closed, if it is. It stays closed until the node is restarted.

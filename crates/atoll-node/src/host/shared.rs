@@ -31,6 +31,7 @@ pub(crate) struct Shared {
     /// Why the journal is closed, if it is.
     pub(crate) failure: Mutex<Option<String>>,
     pub(crate) journal_stats: Mutex<atoll_storage::Stats>,
+    pub(crate) cell_stats: Mutex<atoll_storage::CellStats>,
     pub(crate) turned_away: watch::Sender<Option<(NodeId, Refusal)>>,
     pub(crate) ended: watch::Sender<Option<Ended>>,
     pub(crate) journal: Arc<JournalPort>,

@@ -28,7 +28,7 @@ impl Flight {
     /// The batch is durable now.
     pub(super) fn landed(self) -> Synced {
         let Flight { written, bytes, records, began, begun } = self;
-        Synced { written, bytes, records, began, between: begun, ended: Instant::now() }
+        Synced { written, bytes, weight: bytes, records, began, between: begun, ended: Instant::now() }
     }
 }
 
@@ -37,6 +37,8 @@ pub(super) struct Synced {
     pub(super) written: Vec<(Lsn, Loc)>,
     /// See [`batch_bytes`].
     pub(super) bytes: usize,
+    /// The bytes of its records, and of the blocks of its cells.
+    pub(super) weight: usize,
     pub(super) records: usize,
     pub(super) began: Instant,
     /// When it was written, or the write was started.
