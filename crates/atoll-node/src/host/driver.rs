@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
 use super::incoming::Incoming;
-use super::journal::{Here, SharedWriter, land, write_here};
+use super::journal::{Here, SharedWriter, is_small, land, write_here};
 use super::options::HostOptions;
 use super::readers;
 use super::shared::{Ended, Shared};
@@ -176,7 +176,8 @@ impl Driver {
         if took > FEW_EVENTS {
             self.skip = SKIP;
         }
-        if batch.is_some() && !out.more && !self.stopping && out.freed.is_empty() {
+        // A large batch is for the journal thread, which should not wait until the sockets have run.
+        if batch.as_ref().is_some_and(is_small) && !out.more && !self.stopping && out.freed.is_empty() {
             match self.skip {
                 0 => self.batch_here = batch.take(),
                 _ => self.skip -= 1,

@@ -60,6 +60,11 @@ pub(crate) enum Here {
     Nothing(JournalBatch),
 }
 
+/// Returns whether the node thread may write a batch itself as far as its size is concerned.
+pub(crate) fn is_small(batch: &JournalBatch) -> bool {
+    batch_bytes(batch) <= HERE_BYTES
+}
+
 /// Writes a batch in the caller's thread, if that is probably faster than waking another one. If `begins`, it may only start the write.
 pub(crate) fn write_here(
     writer: &Mutex<Writer>,
