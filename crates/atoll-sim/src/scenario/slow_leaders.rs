@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_bizur::ElectId;
-use atoll_bizur::message::{PleaseVote, ReplicaRead, ReplicaWrite, ShardKey};
+use atoll_bizur::message::{PleaseVote, ReplicaRead, ReplicaWrites, ShardKey};
 use atoll_contract::keyspace::{Durability, KeyspaceSpec};
 use atoll_core::testing::hit;
 use atoll_core::{Message, NodeId, StorageId};
@@ -128,9 +128,9 @@ impl Observer for Elections {
                         seen.acts(m.to.shard, m.elect);
                     }
                 }
-                ReplicaWrite::KIND => {
-                    if let Ok(m) = ReplicaWrite::from_frame(frame.clone()) {
-                        seen.acts(m.to.shard, m.elect);
+                ReplicaWrites::KIND => {
+                    if let Ok(m) = ReplicaWrites::from_frame(frame.clone()) {
+                        m.writes.iter().for_each(|write| seen.acts(write.to.shard, write.elect));
                     }
                 }
                 _ => {}

@@ -16,7 +16,7 @@
 //! | paper | what | code |
 //! | --- | --- | --- |
 //! | Algorithm 1 | election | `leader/mod.rs` (candidate), `node.rs` (voter) |
-//! | Algorithm 2 | replicated write | `leader/serve.rs`, `leader/rounds.rs` (leader), `shard.rs` (replica) |
+//! | Algorithm 2 | replicated write | `leader/serve.rs`, `leader/rounds.rs` (leader), `bundle.rs` (messages), `shard.rs` (replica) |
 //! | Algorithm 3 | replicated read, confirmation | `leader/rounds.rs`, `shard.rs` |
 //! | Algorithm 4 | recovery of a bucket | `leader/serve.rs` (which buckets), `leader/rounds.rs` |
 //! | Algorithm 5 | get, set, delete, iterate | `leader/serve.rs`, `bucket.rs`; the client in `client.rs`, `search.rs` |
@@ -50,6 +50,7 @@
 //! - Datagrams: messages travel on the connections between nodes.
 
 mod bucket;
+mod bundle;
 mod checkpoint;
 mod client;
 mod elect;

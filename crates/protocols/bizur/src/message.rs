@@ -281,9 +281,9 @@ atoll_core::record! {
     }
 }
 
-atoll_core::message! {
-    /// Algorithm 2: a leader writes buckets.
-    pub struct ReplicaWrite = 1208 {
+atoll_core::record! {
+    /// Algorithm 2: a leader writes buckets of its shard.
+    pub struct ShardWrite {
         /// The leader and the replica.
         pub to: Address,
         /// The election of the leader.
@@ -294,13 +294,21 @@ atoll_core::message! {
         pub recovery: bool,
         /// The buckets.
         pub items: Vec<WriteItem>,
+    }
+}
+
+atoll_core::message! {
+    /// The writes of leaders on one node to replicas on another.
+    pub struct ReplicaWrites = 1208 {
+        /// The writes.
+        pub writes: Vec<ShardWrite>,
     } + payload
-    /// Their bytes, one after the other.
+    /// The bytes of their buckets, one after the other.
     buckets
 }
 
 atoll_core::choice! {
-    /// The answer to a [`ReplicaWrite`].
+    /// The answer to a [`ShardWrite`].
     pub enum WriteAnswer {
         /// The buckets are stored, in these or in later versions.
         0 = Ack {},
@@ -313,9 +321,9 @@ atoll_core::choice! {
     }
 }
 
-atoll_core::message! {
-    /// Answers [`ReplicaWrite`].
-    pub struct WriteReply = 1209 {
+atoll_core::record! {
+    /// Answers [`ShardWrite`].
+    pub struct ShardWrote {
         /// The replica and the leader.
         pub to: Address,
         /// The election of the leader.
@@ -324,6 +332,14 @@ atoll_core::message! {
         pub round: u64,
         /// The answer.
         pub answer: WriteAnswer,
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`ReplicaWrites`].
+    pub struct WriteReplies = 1209 {
+        /// The answers of the replicas that the receiver may write to.
+        pub replies: Vec<ShardWrote>,
     }
 }
 
@@ -506,8 +522,8 @@ pub const FORMATS: &[Format] = &[
     Format::message::<DropKeyspace>(),
     Format::message::<PleaseVote>(),
     Format::message::<Vote>(),
-    Format::message::<ReplicaWrite>(),
-    Format::message::<WriteReply>(),
+    Format::message::<ReplicaWrites>(),
+    Format::message::<WriteReplies>(),
     Format::message::<ReplicaRead>(),
     Format::message::<ReadReply>(),
     Format::message::<Beat>(),

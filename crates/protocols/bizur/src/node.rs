@@ -20,13 +20,14 @@ use atoll_core::{
 };
 use bytes::Bytes;
 
+use crate::bundle::Bundles;
 use crate::checkpoint::Walk;
 use crate::elect::ElectId;
 use crate::leader::{Leader, LeaderOptions, PAGES, not_leader};
 use crate::message::{
     Address, Answer, Ask, AskReply, Beat, Create, Created, DropKeyspace, Fact, Fetch, Fetched, Instance,
-    Open, PleaseVote, Question, ReadReply, ReplicaRead, ReplicaWrite, Retire, Seal, ShardConfig, ShardKey,
-    Vote, WriteReply,
+    Open, PleaseVote, Question, ReadReply, ReplicaRead, ReplicaWrites, Retire, Seal, ShardConfig, ShardKey,
+    ShardWrite, ShardWrote, Vote, WriteReplies,
 };
 use crate::moves::{Absence, Moves};
 use crate::mutants;
@@ -231,18 +232,43 @@ impl BizurNode {
         held.leader.on_vote(now, &mut held.shard, position, (m.elect, m.voted), backoff, out);
     }
 
-    fn on_write(&mut self, from: Caller, m: &ReplicaWrite, out: &mut Effects) {
-        let room = self.room();
-        let Some((held, _)) = self.admit(from.node, &m.to) else { return };
-        let total: usize = m.items.iter().map(|item| item.bytes as usize).sum();
-        if total != m.buckets.len() || m.items.iter().any(|i| i.index >= held.shard.config.buckets) {
+    fn on_writes(&mut self, from: Caller, m: &ReplicaWrites, out: &mut Effects) {
+        let bytes = |write: &ShardWrite| write.items.iter().map(|item| item.bytes as usize).sum::<usize>();
+        if m.writes.iter().map(bytes).sum::<usize>() != m.buckets.len() {
             return;
         }
-        let (answer, shows, grown) = held.shard.write(m, room, out);
+        let (mut replies, mut shows, mut at) = (Vec::with_capacity(m.writes.len()), Lsn::NONE, 0);
+        for write in &m.writes {
+            let buckets = m.buckets.slice(at..at + bytes(write));
+            at += buckets.len();
+            if let Some((reply, lsn)) = self.on_write(from, write, &buckets, out) {
+                replies.push(reply);
+                shows = shows.max(lsn);
+            }
+        }
+        if !replies.is_empty() {
+            out.post(from.node, Class::Data, REPLICA, WriteReplies { replies }, shows);
+        }
+    }
+
+    /// Returns the answer to a write, and the fact that it shows. None if the sender may not write.
+    fn on_write(
+        &mut self,
+        from: Caller,
+        m: &ShardWrite,
+        buckets: &Bytes,
+        out: &mut Effects,
+    ) -> Option<(ShardWrote, Lsn)> {
+        let room = self.room();
+        let (held, _) = self.admit(from.node, &m.to)?;
+        if m.items.iter().any(|item| item.index >= held.shard.config.buckets) {
+            return None;
+        }
+        let (answer, shows, grown) = held.shard.write(m, buckets, room, out);
         held.leader.heard_of(held.shard.voted, out);
-        let reply = WriteReply { to: Self::back(&m.to), elect: m.elect, round: m.round, answer };
-        out.post(from.node, Class::Data, REPLICA, reply, shows);
         self.bytes = self.bytes.saturating_add_signed(grown);
+        let reply = ShardWrote { to: Self::back(&m.to), elect: m.elect, round: m.round, answer };
+        Some((reply, shows))
     }
 
     fn on_read(&mut self, from: Caller, m: &ReplicaRead, out: &mut Effects) {
@@ -253,7 +279,7 @@ impl BizurNode {
         out.post(from.node, Class::Data, REPLICA, reply, shows);
     }
 
-    fn on_write_reply(&mut self, now: Tick, from: Caller, m: &WriteReply, out: &mut Effects) {
+    fn on_write_reply(&mut self, now: Tick, from: Caller, m: &ShardWrote, out: &mut Effects) {
         let Some((held, position)) = self.admit(from.node, &m.to) else { return };
         let round = (m.elect, m.round);
         held.leader.on_write_reply(now, &mut held.shard, position, round, &m.answer, out);
@@ -493,8 +519,12 @@ impl BizurNode {
     fn dispatch(&mut self, now: Tick, from: Caller, f: Frame, out: &mut Effects) -> Result<(), DecodeError> {
         match f.kind {
             Ask::KIND => self.on_ask(now, from, Ask::from_frame(f)?, out),
-            ReplicaWrite::KIND => self.on_write(from, &ReplicaWrite::from_frame(f)?, out),
-            WriteReply::KIND => self.on_write_reply(now, from, &WriteReply::from_frame(f)?, out),
+            ReplicaWrites::KIND => self.on_writes(from, &ReplicaWrites::from_frame(f)?, out),
+            WriteReplies::KIND => {
+                for reply in &WriteReplies::from_frame(f)?.replies {
+                    self.on_write_reply(now, from, reply, out);
+                }
+            }
             ReplicaRead::KIND => self.on_read(from, &ReplicaRead::from_frame(f)?, out),
             ReadReply::KIND => self.on_read_reply(now, from, &ReadReply::from_frame(f)?, out),
             PleaseVote::KIND => self.on_please_vote(now, from, PleaseVote::from_frame(f)?, out),
@@ -607,15 +637,19 @@ impl Role for BizurNode {
 
     fn flush(&mut self, now: Tick, out: &mut Effects) {
         let room = self.room();
+        let mut bundles = Bundles::default();
         for key in std::mem::take(&mut self.touched) {
             if let Some(held) = self.shards.get_mut(&key) {
                 held.leader.flush(now, &held.shard, room, out);
                 for (what, times) in held.leader.take_counted() {
                     *self.counted.entry(what).or_default() += times;
                 }
+                let durability = held.shard.config.durability;
+                held.leader.take_writes().for_each(|write| bundles.add(durability, write, out));
             }
             self.plan(now, key);
         }
+        bundles.send(out);
     }
 
     fn on_space(&mut self, _now: Tick, space: Space, out: &mut Effects) {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::elect::{ElectId, Ver};
 use crate::invariants;
-use crate::message::{Fact, Instance, ReadAnswer, ReadItem, ReplicaWrite, ShardConfig, WriteAnswer};
+use crate::message::{Fact, Instance, ReadAnswer, ReadItem, ShardConfig, ShardWrite, WriteAnswer};
 use crate::mutants;
 
 /// A bucket as a replica stores it.
@@ -121,7 +121,8 @@ impl Shard {
     /// answer, the fact that it shows, and by how much the bytes that count have grown.
     pub(crate) fn write(
         &mut self,
-        m: &ReplicaWrite,
+        m: &ShardWrite,
+        buckets: &Bytes,
         room: usize,
         out: &mut Effects,
     ) -> (WriteAnswer, Lsn, isize) {
@@ -146,7 +147,7 @@ impl Shard {
         self.set_voted(m.elect);
         let (mut shows, mut grown, mut at) = (self.lsn, 0, 0);
         for item in &m.items {
-            let bytes = m.buckets.slice(at..at + item.bytes as usize);
+            let bytes = buckets.slice(at..at + item.bytes as usize);
             at += item.bytes as usize;
             let ver = Ver { elect: m.elect, ctr: item.ctr };
             let old = self.buckets.get(&item.index);

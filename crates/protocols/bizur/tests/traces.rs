@@ -203,7 +203,8 @@ fn post(name: &str, from: NodeId, command: &mut Command) -> Option<Frame> {
                 items.push(WriteItem { index, ctr, bytes, content_bytes: bytes });
                 buckets.extend_from_slice(content.as_bytes());
             }
-            frame(ReplicaWrite { to, elect, round, recovery, items, buckets: buckets.into() })
+            let writes = vec![ShardWrite { to, elect, round, recovery, items }];
+            frame(ReplicaWrites { writes, buckets: buckets.into() })
         }
         "read" => {
             let (elect, round) = (elect(command.word()), command.number_of("round", 1));
@@ -218,7 +219,7 @@ fn post(name: &str, from: NodeId, command: &mut Command) -> Option<Frame> {
                 "sealed" => WriteAnswer::Sealed {},
                 voted => WriteAnswer::Nack { voted: self::elect(voted) },
             };
-            frame(WriteReply { to, elect, round, answer })
+            frame(WriteReplies { replies: vec![ShardWrote { to, elect, round, answer }] })
         }
         "readed" => {
             let (elect, round) = (elect(command.word()), command.number());
@@ -312,27 +313,31 @@ fn message(f: Frame) -> String {
                 format!("voted for {}", m.voted)
             }
         }
-        ReplicaWrite::KIND => {
-            let m = ReplicaWrite::from_frame(f).unwrap();
-            let mut at = 0;
-            let items = m.items.iter().map(|item| {
-                let bytes = m.buckets.slice(at..at + item.bytes as usize);
-                at += item.bytes as usize;
-                format!("{}:{} {}", item.index, item.ctr, content(&bytes))
+        ReplicaWrites::KIND => {
+            let ReplicaWrites { writes, mut buckets } = ReplicaWrites::from_frame(f).unwrap();
+            let writes = writes.iter().map(|m| {
+                let items = m.items.iter().map(|item| {
+                    let bytes = buckets.split_to(item.bytes as usize);
+                    format!("{}:{} {}", item.index, item.ctr, content(&bytes))
+                });
+                let items: Vec<String> = items.collect();
+                let recovery = if m.recovery { "recovery " } else { "" };
+                format!("round {} of {}: {recovery}write {}", m.round, m.elect, items.join(", "))
             });
-            let items: Vec<String> = items.collect();
-            let recovery = if m.recovery { "recovery " } else { "" };
-            format!("round {} of {}: {recovery}write {}", m.round, m.elect, items.join(", "))
+            writes.collect::<Vec<_>>().join("; ")
         }
-        WriteReply::KIND => {
-            let m = WriteReply::from_frame(f).unwrap();
-            let answer = match m.answer {
-                WriteAnswer::Ack {} => "ack".to_owned(),
-                WriteAnswer::Nack { voted } => format!("nack, voted for {voted}"),
-                WriteAnswer::Sealed {} => "sealed".to_owned(),
-                WriteAnswer::Full {} => "full".to_owned(),
-            };
-            format!("round {} of {}: {answer}", m.round, m.elect)
+        WriteReplies::KIND => {
+            let replies = WriteReplies::from_frame(f).unwrap().replies;
+            let replies = replies.iter().map(|m| {
+                let answer = match m.answer {
+                    WriteAnswer::Ack {} => "ack".to_owned(),
+                    WriteAnswer::Nack { voted } => format!("nack, voted for {voted}"),
+                    WriteAnswer::Sealed {} => "sealed".to_owned(),
+                    WriteAnswer::Full {} => "full".to_owned(),
+                };
+                format!("round {} of {}: {answer}", m.round, m.elect)
+            });
+            replies.collect::<Vec<_>>().join("; ")
         }
         ReplicaRead::KIND => {
             let m = ReplicaRead::from_frame(f).unwrap();

@@ -28,6 +28,7 @@ use atoll_core::{Caller, Effects, Lsn, NodeId, Tick};
 use bytes::Bytes;
 
 use crate::bucket::{Bucket, BucketWrite};
+use crate::bundle::Outgoing;
 use crate::elect::ElectId;
 use crate::message::{Answer, AskReply, Question};
 use crate::mutants;
@@ -158,6 +159,8 @@ pub(crate) struct Leader {
     confirmed: u64,
     confirming: Option<u64>,
     rounds: BTreeMap<u64, Round>,
+    /// The writes of this turn. Its end sends them.
+    outbox: Vec<Outgoing>,
     buckets: Vec<LedBucket>,
     /// The buckets that nobody has begun to recover.
     unknown: BTreeSet<u32>,
@@ -198,6 +201,7 @@ impl Leader {
             confirmed: 0,
             confirming: None,
             rounds: BTreeMap::new(),
+            outbox: Vec::new(),
             buckets: Vec::new(),
             unknown: BTreeSet::new(),
             demanded: BTreeSet::new(),
@@ -221,6 +225,11 @@ impl Leader {
     /// Returns the election that this server has won, if it leads.
     pub(crate) fn term(&self) -> Option<ElectId> {
         self.term
+    }
+
+    /// Takes the writes that are to be sent now.
+    pub(crate) fn take_writes(&mut self) -> impl Iterator<Item = Outgoing> {
+        self.outbox.drain(..)
     }
 
     /// Returns whether the server leads, or is about to.
@@ -325,6 +334,7 @@ impl Leader {
             return;
         }
         hit("bizur.leader.deposed");
+        self.outbox.clear();
         for (_, round) in std::mem::take(&mut self.rounds) {
             round.fail(leader, out);
         }

@@ -8,10 +8,11 @@ use bytes::{Bytes, BytesMut};
 
 use super::{Leader, Progress, not_leader, reply};
 use crate::bucket::Bucket;
+use crate::bundle::Outgoing;
 use crate::elect::{ElectId, Ver};
 use crate::invariants;
 use crate::message::{
-    Address, Answer, Fetch, PleaseVote, ReadAnswer, ReadItem, ReplicaRead, ReplicaWrite, ShardConfig,
+    Address, Answer, Fetch, PleaseVote, ReadAnswer, ReadItem, ReplicaRead, ShardConfig, ShardWrite,
     WriteAnswer, WriteItem,
 };
 use crate::mutants;
@@ -153,7 +154,7 @@ impl Leader {
     }
 
     fn send(
-        &self,
+        &mut self,
         shard: &Shard,
         round: u64,
         what: &Round,
@@ -171,8 +172,10 @@ impl Leader {
         }
         for (position, replica) in shard.config.replicas.iter().enumerate().filter(|(p, _)| which(*p)) {
             let to = address(shard, position);
-            // Each replica is reached at another moment, and may be reached by a later round first.
-            out.race_point("bizur.leader.sends");
+            if !matches!(what.kind, Kind::Write { .. }) {
+                // Each replica is reached at another moment, and may be reached by a later round first.
+                out.race_point("bizur.leader.sends");
+            }
             match &what.kind {
                 Kind::Confirm => {
                     let read = ReplicaRead { to, elect, round, indices: Vec::new() };
@@ -184,9 +187,8 @@ impl Leader {
                 }
                 Kind::Fetch { .. } => {}
                 Kind::Write { items, buckets, recovery, .. } => {
-                    let (items, buckets, recovery) = (items.clone(), buckets.clone(), *recovery);
-                    let write = ReplicaWrite { to, elect, round, recovery, items, buckets };
-                    out.post(replica.node, Class::Data, REPLICA, write, Lsn::NONE);
+                    let write = ShardWrite { to, elect, round, recovery: *recovery, items: items.clone() };
+                    self.outbox.push(Outgoing { node: replica.node, write, buckets: buckets.clone() });
                 }
             }
         }

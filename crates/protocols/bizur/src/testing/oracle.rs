@@ -108,8 +108,8 @@ impl Oracle for BizurOracle {
             }
             Exchange::Post => match frame.kind {
                 msg::Vote::KIND => self.vote(from, frame, verdict),
-                msg::ReplicaWrite::KIND => self.write(from, frame, verdict),
-                msg::WriteReply::KIND => self.write_reply(from, frame, verdict),
+                msg::ReplicaWrites::KIND => self.writes_of(from, frame, verdict),
+                msg::WriteReplies::KIND => self.write_replies(from, frame, verdict),
                 msg::ReplicaRead::KIND => self.read(from, frame, verdict),
                 msg::ReadReply::KIND => self.read_reply(from, frame, verdict),
                 msg::Fetch::KIND => self.fetch(from, frame, verdict),
@@ -249,15 +249,23 @@ impl BizurOracle {
         self.round(who, &m.to, m.elect, m.round, verdict);
     }
 
-    fn write(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
-        let Ok(m) = msg::ReplicaWrite::from_frame(frame.clone()) else { return };
+    fn writes_of(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::ReplicaWrites::from_frame(frame.clone()) else { return };
+        let mut buckets = m.buckets;
+        for write in &m.writes {
+            let bytes = write.items.iter().map(|item| item.bytes as usize).sum();
+            self.write(who, write, &buckets.split_to(bytes), verdict);
+        }
+    }
+
+    fn write(&mut self, who: &Who, m: &msg::ShardWrite, buckets: &Bytes, verdict: &mut Violations) {
         let shard = m.to.shard;
         if !self.round(who, &m.to, m.elect, m.round, verdict) {
             return;
         }
         let mut at = 0;
         for item in &m.items {
-            let bytes = m.buckets.slice(at..at + item.bytes as usize);
+            let bytes = buckets.slice(at..at + item.bytes as usize);
             at += item.bytes as usize;
             let ver = Ver { elect: m.elect, ctr: item.ctr };
             let content = digest(&bytes);
@@ -393,8 +401,12 @@ impl BizurOracle {
         }
     }
 
-    fn write_reply(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
-        let Ok(m) = msg::WriteReply::from_frame(frame.clone()) else { return };
+    fn write_replies(&mut self, who: &Who, frame: &Frame, verdict: &mut Violations) {
+        let Ok(m) = msg::WriteReplies::from_frame(frame.clone()) else { return };
+        m.replies.iter().for_each(|reply| self.write_reply(who, reply, verdict));
+    }
+
+    fn write_reply(&mut self, who: &Who, m: &msg::ShardWrote, verdict: &mut Violations) {
         self.sender(who, &m.to, verdict);
         match m.answer {
             msg::WriteAnswer::Ack {} => self.ack(&m.to, m.elect, m.round, verdict),
