@@ -35,7 +35,13 @@ impl Door {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let (trouble, grpc) = (Arc::new(Trouble::default()), vec![address.to_string()]);
-        let node = Arc::new(MemoryNode { id, logs: logs.clone(), grpc, trouble: trouble.clone() });
+        let node = Arc::new(MemoryNode {
+            id,
+            logs: logs.clone(),
+            grpc,
+            trouble: trouble.clone(),
+            ..MemoryNode::default()
+        });
         let (stop, stopped) = oneshot::channel::<()>();
         let (kill, killed) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {

@@ -226,11 +226,11 @@ pub async fn observe(env: Env, log: Arc<dyn Loglet>, take: impl Fn(Tick, &Bytes)
             env.sleep(PAUSE).await;
             continue;
         };
-        let Ok(entries) = read(&log, at, tail.at.0).await else {
+        let Ok(page) = read(&log, at, tail.at.0).await else {
             env.sleep(PAUSE).await;
             continue;
         };
-        at += entries.len() as u64;
-        entries.iter().for_each(|bytes| take(env.now(), bytes));
+        at = page.first + page.entries.len() as u64;
+        page.entries.iter().for_each(|bytes| take(env.now(), bytes));
     }
 }
