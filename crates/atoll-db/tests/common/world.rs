@@ -278,7 +278,7 @@ impl World {
             if r.is_multiple_of(29) {
                 self.kill(n);
             }
-            if r.is_multiple_of(71) {
+            if r.is_multiple_of(71) && self.can_lose(n) {
                 // The node loses its store.
                 self.stores[n] = MemoryStore::new();
                 self.kill(n);
@@ -287,6 +287,14 @@ impl World {
             self.faults(r);
         }
         self.servers.faults(|f| *f = Default::default());
+    }
+
+    /// Returns whether the state outlives the loss of one store: another one continues where the log begins. Otherwise no replica could
+    /// ever get the state again, because the log was trimmed below it.
+    fn can_lose(&self, n: usize) -> bool {
+        let trim = self.nodes.iter().filter_map(|node| node.log.chain()).map(|c| c.chain.trim()).max();
+        let others = (0..NODES as usize).filter(|m| *m != n);
+        trim.is_none_or(|trim| others.map(|m| self.nodes[m].engine.health()).any(|h| h.durable_below >= trim))
     }
 
     /// Kills a node. Its disk loses everything that was not persisted.
