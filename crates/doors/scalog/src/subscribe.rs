@@ -5,12 +5,13 @@
 //! the subscriber continues at a node that reaches the log.
 
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use atoll_client::Reason;
 use atoll_client::scalog_proto::{Record, SubscribeReply};
 use atoll_contract::LogPos;
+use atoll_core::sync::lock;
 use atoll_door::backend::{LogBackend, Refusal};
 use atoll_door::grpc::{Connection, Limits, Share, Shared};
 use tokio::sync::mpsc;
@@ -24,14 +25,18 @@ const REPLY_BYTES: usize = 256 * 1024;
 const RECORD_BYTES: usize = 64;
 /// How many replies are read ahead of the subscriber.
 const REPLIES_AHEAD: usize = 2;
-/// How many unread streams a connection may have before it is closed. Their last replies stay in memory until then.
+/// How many unread streams a connection may have before it is closed. The reply that each of them is being sent stays in memory until then.
 const GIVEN_UP_AT_MOST: usize = 16;
 
 type Reply = (Result<SubscribeReply, Status>, Option<Share>);
 
+/// Replies that wait for the subscriber; None once it was given up. Then nobody may take the stream's next reply for long, so the task that
+/// reads frees them.
+type Queue = Arc<Mutex<Option<mpsc::Receiver<Reply>>>>;
+
 /// The subscriber's side: the stream of replies.
 pub(crate) struct Records {
-    replies: mpsc::Receiver<Reply>,
+    replies: Queue,
     /// Set once the subscriber has read nothing for too long.
     given_up: Arc<OnceLock<Status>>,
     ended: bool,
@@ -51,10 +56,13 @@ impl Stream for Records {
         }
         if let Some(status) = self.given_up.get().cloned() {
             self.ended = true;
-            self.replies.close();
             return Poll::Ready(Some(Err(status)));
         }
-        match ready!(self.replies.poll_recv(cx)) {
+        let next = match &mut *lock(&self.replies) {
+            Some(replies) => ready!(replies.poll_recv(cx)),
+            None => None,
+        };
+        match next {
             Some((reply, share)) => {
                 self.last = share;
                 Poll::Ready(Some(reply))
@@ -101,7 +109,8 @@ pub(crate) fn stream(
     let place = limits.reads.take(connection.address, 1);
     let place = place.ok_or_else(|| busy("too many reads are in progress on this node"))?;
     let (send, replies) = mpsc::channel(REPLIES_AHEAD);
-    let given_up = Arc::new(OnceLock::new());
+    let (replies, given_up) = (Arc::new(Mutex::new(Some(replies))), Arc::new(OnceLock::new()));
+    let waiting = replies.clone();
     let records = Records { replies, given_up: given_up.clone(), ended: false, last: None, _place: place };
     tokio::spawn(async move {
         let reader = Reader { send: &send, connection: &connection, limits: &limits };
@@ -123,6 +132,7 @@ pub(crate) fn stream(
             let next = "continue after the last record that you received, and read as fast as records arrive";
             // It was not set before: only this task does it, and only once.
             let _ = given_up.set(Refusal::no(Reason::Busy, words, next).into());
+            *lock(&waiting) = None;
             if connection.give_up() > GIVEN_UP_AT_MOST {
                 tracing::warn!(of = %connection.address, "disconnecting a gRPC client that does not read");
                 connection.close();
