@@ -293,8 +293,8 @@ fn summary(mode: &str, points: &[(u32, f64)]) -> bool {
     holds
 }
 
-/// Returns what turns have to do while four clients append to a NativeLoglet with so many appends under way: by this load, the time of a turn
-/// and of a step is measured.
+/// Returns what turns have to do while four clients append to a NativeLoglet with so many appends under way. This load measures the time of
+/// a turn and of a step.
 pub fn work_of_native(parameters: &Parameters, depth: u32) -> Work {
     let (clients, payload, seed) = (4, 1024, 1);
     let depth = depth / clients;

@@ -105,8 +105,8 @@ impl CellStore {
         walk.check(&store)?;
         store.settle(walk)?;
         store.hand_out(visit)?;
-        // Roles keep their values, so nobody reads the files again. They were read in large pieces, and the file system walks through all of
-        // a cached piece for each block of it that is overwritten.
+        // Roles keep their values, so nobody reads the files again. They were read in large pieces, and the file system walks through all
+        // of a cached piece for each block of it that is overwritten.
         store.classes.values_mut().for_each(|class| class.file.forget_cached());
         Ok(store)
     }

@@ -1,8 +1,8 @@
 //! The content of a bucket: its keys, and the outcomes of its last writes, by which a repeat is recognised (bizur-B10).
 //!
 //! The outcomes travel with the bucket, so every leader and every later instance knows them. Their number is bounded. Each belongs to the
-//! clock of the bucket at which it was recorded. A write states a floor: a clock of the bucket before its first attempt. If an outcome above the
-//! floor was dropped, the write may have been it, and is refused.
+//! clock of the bucket at which it was recorded. A write states a floor: a clock of the bucket before its first attempt. If an outcome
+//! above the floor was dropped, the write may have been it, and is refused.
 //!
 //! Limits are checked here, before anything is replicated.
 

@@ -129,8 +129,8 @@ pub struct Page {
     pub entries: Vec<Bytes>,
 }
 
-/// Reads entries from a place of the ordering log on, below a tail of it. If the log was trimmed beyond that place, the page begins with the
-/// snapshot with which the log begins now.
+/// Reads entries from a place of the ordering log on, below a tail of it. If the log was trimmed beyond that place, the page begins with
+/// the snapshot with which the log begins now.
 pub async fn read(log: &Arc<dyn Loglet>, from: u64, to: u64) -> Result<Page, ReadError> {
     let mut first = from;
     loop {
