@@ -123,8 +123,8 @@ fn chosen(names: &str) -> Result<Vec<Scenario>, String> {
 
 /// How many seeds of `all` come with one of this scenario.
 fn seeds_per_share(scenario: &Scenario) -> u64 {
-    // A seed of a thousand logs takes as long as fifteen of `all`.
-    if scenario.name == "many-logs" { 50 } else { 10 }
+    // One of their seeds takes as long as ten to twenty of `all`.
+    if ["many-logs", "scalog-clocks", "scalog-full"].contains(&scenario.name) { 50 } else { 10 }
 }
 
 /// Returns the scenarios to run with their seeds. If `all` is among them, adds every other scenario with a share of the seeds, because

@@ -84,8 +84,11 @@ impl ShardAdder {
 
     /// Runs until the node stops. Returns at once if no shard is ever full.
     pub async fn run(self) {
+        if self.full_records == 0 {
+            return;
+        }
         let mut seen = Seen::new();
-        while self.full_records > 0 {
+        loop {
             self.env.sleep(self.env.jitter(self.timings.patrol_every * PATROLS)).await;
             if !self.ranks_first() {
                 // Whoever did may still be at work. This node starts to look anew when its turn comes.

@@ -33,7 +33,7 @@ const STORAGE: [u32; 4] = [1, 2, 3, 4];
 const ORDERERS: [u32; 2] = [5, 6];
 const ORDERING: [u32; 3] = [7, 1, 3];
 /// How many clocks jump, or nodes are stopped, in one run.
-const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 6;
 const MS: u64 = 1_000_000;
 
 fn run(seed: u64, out: TraceOut) -> Outcome {

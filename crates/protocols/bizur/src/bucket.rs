@@ -225,7 +225,7 @@ impl Encode for Bucket {
         let mut last = None;
         for Remembered { op, failed } in &self.done {
             let is_same = last.replace(op.client) == Some(op.client);
-            (u8::from(*failed) * FAILED | u8::from(is_same) * SAME_CLIENT).encode(out);
+            ((u8::from(*failed) * FAILED) | (u8::from(is_same) * SAME_CLIENT)).encode(out);
             if !is_same {
                 op.client.0.encode(out);
             }
