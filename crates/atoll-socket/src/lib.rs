@@ -2,7 +2,7 @@
 //!
 //! By default, TCP repeats a lone segment that was lost after 200 ms at the earliest, and then after twice as long each time. Everything
 //! behind that segment waits, and an operation of a keyspace takes a few milliseconds. So these connections repeat after
-//! [some milliseconds](REPEATS) and the time of a round trip, and their acknowledgements are not delayed for longer than that.
+//! some milliseconds (`REPEATS`) and the time of a round trip, and their acknowledgements are not delayed for longer than that.
 
 use std::io;
 use std::time::Duration;
