@@ -190,10 +190,14 @@ class Cluster:
     def set_zookeeper_super(self, user, password):
         """Makes a user the superuser of ZooKeeper's clients, from a start of all nodes on."""
         digest = base64.b64encode(hashlib.sha1(f"{user}:{password}".encode()).digest()).decode()
+        self.configure(f'[zookeeper]\nsuper_digest = "{user}:{digest}"')
+
+    def configure(self, section):
+        """Adds a section to the configuration of every node, from a start of all nodes on."""
         files = [n.config for n in self.nodes()]
         self.stop()
         for file in files:
-            file.write_text(file.read_text() + f'\n[zookeeper]\nsuper_digest = "{user}:{digest}"\n')
+            file.write_text(f"{file.read_text()}\n{section}\n")
         self.start()
 
     def nodes(self):

@@ -9,6 +9,9 @@ are killed, alone and in pairs, while shards are added for those that ended.
 All is judged from outside: every acknowledged record is at its position and nowhere else, all nodes read the same log, a record that was
 sent after another one was acknowledged is behind it, and a subscriber has seen all records in order. Another subscriber, which does not
 read, harms nobody. Wrong requests are refused by name.
+
+On three other nodes with `logs.full_shard_records`, a log gets another shard each time its shards are full, until no node is free. The
+status and the log of a node say why.
 """
 
 import json
@@ -22,6 +25,7 @@ import grpc
 
 LOG, PLAIN = "reef", "plain"
 STORAGE, HELPERS = (1, 2, 3, 4, 5, 6), (7, 8, 9)
+FULL = 50
 POLICIES = ("hash", "round-robin", "nearest", None)
 NO = 1
 
@@ -288,7 +292,39 @@ def create(cluster):
     need({"storage", "aggregator", "orderer"} <= {duty["role"] for duty in duties}, f"the roles of the log are {duties}")
 
 
+def actions(cluster):
+    """What the nodes did last because the shards are full, as each of them says."""
+    return [cluster.log_info(LOG, connect=node.grpc)["last_action"] for node in cluster.nodes()]
+
+
+def fill(drill):
+    """Shards get full, and nodes add others; the seconds that each took."""
+    took = []
+    with Cluster(drill.binary, drill.folder / "full", "--nodes", 3) as cluster:
+        cluster.configure(f"[logs]\nfull_shard_records = {FULL}")
+        cluster.atoll("log", "create", "--log", LOG, "--loglet", "scalog", "--option", "shards=1", "--option", "replicas=1")
+        for count in (1, 2, 3):
+            newest = live(shards(cluster))[-1]["number"]
+            log = Scalog(LOG, [node.grpc for node in cluster.nodes()])
+            for turn in range(FULL):
+                log.append_to_shard(newest, f"{count}.{turn}".encode())
+            log.close()
+            began = time.monotonic()
+            if count < 3:
+                poll("the log gets another shard", 90, lambda: len(live(shards(cluster))) > count, every=0.2)
+                took.append(time.monotonic() - began)
+                words = f"added shard {newest + 1}: each of the {count} shards that take records has at least {FULL}: "
+                need(any(action.startswith(words) for action in actions(cluster)), f"the nodes say {actions(cluster)}, and none '{words}'")
+                need(any("added a shard" in node.log.read_text() for node in cluster.nodes()), "no node has logged that it added a shard")
+        poll("a node says that no node is free", 90, lambda: any("no shard could be added" in action for action in actions(cluster)), every=1)
+        need(len(live(shards(cluster))) == 3, f"on three nodes, the log has the shards {shards(cluster)}")
+    return took
+
+
 def body(drill):
+    filled = fill(drill)
+    say(f"a log whose shards were full got another one after {', '.join(f'{s:.0f}' for s in filled)} s, until no node was free")
+    drill.result.update(filled_s=[round(s) for s in filled])
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", len(STORAGE) + len(HELPERS)) as cluster:
         create(cluster)
         bad_input(cluster)
