@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::machines::{System, Writes};
-use super::tree::Tree;
+use super::tree::{Costs, Tree, TreeError};
 use crate::measure::given_or_measured;
 use crate::model::Parameters;
 use crate::striping::work_of_native;
@@ -26,6 +26,9 @@ const CARRIED: f64 = 0.95;
 const LAYERS: [u32; 5] = [100, 350, 1000, 3500, 35_000];
 /// The layer that others follow, and how many do: the last number is all servers, as in the product.
 const FOLLOWED: (u32, [u32; 3]) = (3500, [100, 1000, 7000]);
+
+/// Intervals of a layer double up to this one.
+const LONGEST: Duration = Duration::from_millis(52);
 
 /// Options of the experiment.
 #[derive(Debug, clap::Args)]
@@ -63,15 +66,12 @@ pub struct Args {
     /// Records per second of each shard of an ordering layer [the paper: 52 million of 3,500 shards]
     #[arg(long, default_value_t = 14_857.0)]
     shard_rate: f64,
-    /// Virtual microseconds before the measurement of an ordering layer
-    #[arg(long, default_value_t = 5000)]
+    /// Virtual microseconds before the measurement of an ordering layer, at least
+    #[arg(long, default_value_t = 2000)]
     layer_warm_up_us: u64,
-    /// Virtual microseconds of the measurement of an ordering layer
-    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Virtual microseconds of the measurement of an ordering layer, at least
+    #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..))]
     layer_us: u64,
-    /// Virtual microseconds in which it is measured what bytes cost an aggregator and the orderer
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
-    calibration_us: u64,
     /// Seed of the nodes and of the clients' start times
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -169,27 +169,48 @@ fn all_writes(args: &Args, parameters: &Parameters) -> bool {
     fine
 }
 
-/// Ordering layers of many shards: alone, and followed by others. Returns whether all ran.
+/// Doubles the interval until the layer carries its load. Returns the interval at which it does, if it is not too long.
+fn find_interval(
+    tree: &Tree,
+    parameters: &Parameters,
+    costs: Costs,
+    workload: &str,
+) -> Result<Option<Duration>, TreeError> {
+    let mut tree = tree.clone();
+    while tree.interval <= LONGEST {
+        if tree.tell(parameters, costs, workload)? {
+            return Ok(Some(tree.interval));
+        }
+        tree.interval *= 2;
+    }
+    Ok(None)
+}
+
+/// An ordering layer of many shards: alone, and followed by others.
+fn layer(args: &Args, parameters: &Parameters, shards: u32, fan_in: usize) -> Result<(), TreeError> {
+    let alone = args.tree(shards, fan_in, 0);
+    let costs = alone.calibrate(parameters)?;
+    let Some(mut interval) = find_interval(&alone, parameters, costs, "ordering layer")? else {
+        return Ok(());
+    };
+    for followers in FOLLOWED.1.into_iter().filter(|n| shards == FOLLOWED.0 && *n <= args.most_followers) {
+        let followed = Tree { interval, ..args.tree(shards, fan_in, followers) };
+        // More of them need no shorter one.
+        match find_interval(&followed, parameters, costs, "ordering layer, followed")? {
+            Some(found) => interval = found,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// All ordering layers. Returns whether all ran.
 fn all_layers(args: &Args, parameters: &Parameters) -> bool {
     for fan_in in &args.fan_in {
         for shards in LAYERS.into_iter().filter(|n| *n <= args.most_layer_shards) {
-            let alone = args.tree(shards, *fan_in, 0);
-            let costs = match alone.calibrate(parameters, Duration::from_micros(args.calibration_us)) {
-                Ok(costs) => costs,
-                Err(error) => {
-                    eprintln!("{alone:?}: {error}");
-                    return false;
-                }
-            };
-            let followed =
-                FOLLOWED.1.into_iter().filter(|n| shards == FOLLOWED.0 && *n <= args.most_followers);
-            let mut all = vec![(alone, "ordering layer")];
-            all.extend(followed.map(|n| (args.tree(shards, *fan_in, n), "ordering layer, followed")));
-            for (tree, workload) in all {
-                if let Err(error) = tree.tell(parameters, costs, workload) {
-                    eprintln!("{tree:?}: {error}");
-                    return false;
-                }
+            if let Err(error) = layer(args, parameters, shards, *fan_in) {
+                eprintln!("{shards} shards, fan-in {fan_in}: {error}");
+                return false;
             }
         }
     }

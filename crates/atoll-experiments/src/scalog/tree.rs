@@ -24,12 +24,23 @@ use crate::virtualization::load_1m;
 
 /// Servers of the ordering log; the first is its sequencer, too.
 const ORDERING: u32 = 3;
-/// How often what bytes cost is measured. The least counts, because whatever else the machine does only adds to it.
+/// How often what bytes cost is measured. The least counts: other work leaves less of the processor's caches.
 const CALIBRATIONS: usize = 3;
+/// The interval at which this is measured.
+const CALIBRATED_AT: Duration = Duration::from_millis(1);
+/// The least intervals before a measurement, and of it: the longer these are, the less the moments of single cuts matter.
+const WARM_UP_INTERVALS: u64 = 4;
+const MEASURED_INTERVALS: u64 = 20;
+/// The layer carries a load if it orders that many records, give or take this part of them, and takes at most this time from a report to
+/// its cut, in the median.
+const CARRIED: f64 = 0.1;
+const CARRIED_WITHIN_US: f64 = 50_000.0;
 /// How much virtual time may pass until all shards are added.
 const ADDED_WITHIN: Duration = Duration::from_secs(20);
 /// How much virtual time may pass until the first cut.
 const FIRST_CUT_WITHIN: Duration = Duration::from_secs(5);
+/// How often servers report until then, in nanoseconds.
+const REPEATED: u64 = 5_000_000;
 /// The longest step of the virtual time while shards are added.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -48,9 +59,9 @@ pub struct Tree {
     pub shard_rate: f64,
     /// How many follow the ordering log, beside the one that measures.
     pub followers: u32,
-    /// Virtual time before the measurement.
+    /// Virtual time before the measurement, and of it, at least: it also has as many intervals as a measurement needs.
     pub warm_up: Duration,
-    /// Virtual time of the measurement.
+    /// See `warm_up`.
     pub measured: Duration,
     /// Seed of the nodes.
     pub seed: u64,
@@ -158,85 +169,105 @@ impl Tree {
         Ok(nodes)
     }
 
-    /// Measures what bytes cost.
-    pub fn calibrate(&self, parameters: &Parameters, took: Duration) -> Result<Costs, TreeError> {
-        let short = Tree { followers: 0, measured: took, ..self.clone() };
+    /// Returns how many intervals there are before the measurement and until its end.
+    fn intervals(&self) -> (u64, u64) {
+        let interval = nanos(self.interval).max(1);
+        let warm = nanos(self.warm_up).div_ceil(interval).max(WARM_UP_INTERVALS);
+        (warm, warm + nanos(self.measured).div_ceil(interval).max(MEASURED_INTERVALS))
+    }
+
+    /// Measures what bytes cost. All servers report at the same moment, so that turns are as long as those of a node that is busy.
+    pub fn calibrate(&self, parameters: &Parameters) -> Result<Costs, TreeError> {
+        let (warm_up, measured) = (Duration::ZERO, Duration::ZERO);
+        let short = Tree { followers: 0, interval: CALIBRATED_AT, warm_up, measured, ..self.clone() };
         let mut best = Costs { aggregator_byte_ps: u64::MAX, orderer_byte_ps: u64::MAX };
         for _ in 0..CALIBRATIONS {
             let nodes = short.play(parameters, None)?;
-            let of = |some: &[NodeId]| {
-                let work = some.iter().map(|node| nodes.model.work_of(*node));
-                more_byte_ps(work, parameters)
-            };
-            best.aggregator_byte_ps = best.aggregator_byte_ps.min(of(&nodes.aggregators));
-            best.orderer_byte_ps = best.orderer_byte_ps.min(of(&[nodes.orderer]));
+            let of = |node: &NodeId| more_byte_ps(nodes.model.work_of(*node), parameters);
+            let mut aggregators: Vec<u64> = nodes.aggregators.iter().map(of).collect();
+            aggregators.sort_unstable();
+            let median = aggregators.get(aggregators.len() / 2).copied().unwrap_or(0);
+            best.aggregator_byte_ps = best.aggregator_byte_ps.min(median);
+            best.orderer_byte_ps = best.orderer_byte_ps.min(of(&nodes.orderer));
         }
         Ok(best)
     }
 
-    /// Runs the layer: every server reports once, until there is a cut and all nodes know the configuration; and then at every interval.
+    /// Runs the layer: servers report rarely until there is a cut, so that all nodes know the configuration; and then at every interval.
     fn play(&self, parameters: &Parameters, costs: Option<Costs>) -> Result<Nodes, TreeError> {
         let mut nodes = self.build(parameters, costs)?;
         let began = nodes.model.now();
         let interval = nanos(self.interval).max(1);
-        nodes.report_all(began, 0, interval, true);
+        // Without costs, they are measured.
+        let spread = if costs.is_some() { interval } else { 1 };
+        if costs.is_none() {
+            nodes.model.count_processor_time();
+        }
         let mut at = 0;
         while locked(&nodes.seen).cuts == 0 {
             if at >= nanos(FIRST_CUT_WITHIN) {
                 return Err(TreeError::Silent);
             }
-            at += interval;
-            nodes.model.run_until(began + at);
+            // An aggregator that has not got the configuration yet takes no report.
+            nodes.report_all(began, at, spread, at == 0);
+            let next = at + REPEATED.max(interval);
+            while at < next && locked(&nodes.seen).cuts == 0 {
+                at += interval;
+                nodes.model.run_until(began + at);
+            }
         }
-        let warm = at + nanos(self.warm_up);
-        let mut measures = false;
-        while at < warm + nanos(self.measured) {
-            if at >= warm && !std::mem::replace(&mut measures, true) {
+        let (warm, all) = self.intervals();
+        for turn in 0..all {
+            if turn == warm {
                 nodes.model.forget();
                 locked(&nodes.seen).begin();
             }
-            nodes.report_all(began, at, interval, false);
+            nodes.report_all(began, at, spread, false);
             at += interval;
             nodes.model.run_until(began + at);
         }
         Ok(nodes)
     }
 
-    /// Runs the layer and prints its line.
-    pub fn tell(&self, parameters: &Parameters, costs: Costs, workload: &str) -> Result<(), TreeError> {
+    /// Runs the layer and prints its line. Returns whether it carries the load.
+    pub fn tell(&self, parameters: &Parameters, costs: Costs, workload: &str) -> Result<bool, TreeError> {
         let nodes = self.play(parameters, Some(costs))?;
-        // Whole intervals.
-        let intervals = nanos(self.measured).div_ceil(nanos(self.interval).max(1));
-        let seconds = (self.interval * u32::try_from(intervals).unwrap_or(u32::MAX)).as_secs_f64();
+        let (warm, all) = self.intervals();
+        let seconds = (nanos(self.interval) * (all - warm)) as f64 / 1e9;
         let seen = locked(&nodes.seen);
         let writes_s = seen.ordered() as f64 / seconds;
-        let busiest = self.busiest(&nodes);
+        let writes_due_s = f64::from(self.shards) * self.shard_rate;
+        let p50_us = seen.latencies.quantile_us(0.5);
+        // If it orders more, it has fallen behind before.
+        let part = writes_s / writes_due_s.max(1.0);
+        let carried = seen.cuts > 0 && (part - 1.0).abs() <= CARRIED && p50_us <= CARRIED_WITHIN_US;
+        let busiest = self.busiest(&nodes, seconds);
         let busy: serde_json::Map<String, Value> =
             busiest.iter().map(|(what, part)| ((*what).to_owned(), json!(part))).collect();
         let line = json!({
             "system": "Scalog", "workload": workload, "shards": self.shards, "interval_us": self.interval.as_micros() as u64,
-            "fan_in": self.fan_in, "levels": depth_of(&nodes.config), "followers": self.followers,
+            "fan_in": self.fan_in, "levels": depth_of(&nodes.config), "followers": self.followers, "carried": carried,
             "cuts_s": (seen.cuts as f64 / seconds).round(),
             "shards_per_cut": (seen.shards_in_cuts as f64 / seen.cuts.max(1) as f64).round(),
             "bytes_per_cut": (seen.bytes as f64 / seen.cuts.max(1) as f64).round(),
-            "report_to_cut_p50_us": seen.latencies.quantile_us(0.5), "report_to_cut_p99_us": seen.latencies.quantile_us(0.99),
-            "writes_s": writes_s.round(), "writes_due_s": (f64::from(self.shards) * self.shard_rate).round(),
+            "report_to_cut_p50_us": p50_us, "report_to_cut_p99_us": seen.latencies.quantile_us(0.99),
+            "writes_s": writes_s.round(), "writes_due_s": writes_due_s.round(),
             "bottleneck": busiest[0].0, "busy": busy,
             "settings": {
                 "kind": "modelled, servers emulated", "servers": self.shards * self.replicas, "shard_rate": self.shard_rate,
-                "aggregators": nodes.aggregators.len(), "ordering_servers": ORDERING, "warm_up_us": self.warm_up.as_micros() as u64,
-                "measured_us": self.measured.as_micros() as u64, "seed": self.seed, "aggregator_byte_ps": costs.aggregator_byte_ps,
+                "aggregators": nodes.aggregators.len(), "ordering_servers": ORDERING, "warm_up_intervals": warm,
+                "measured_intervals": all - warm, "seed": self.seed, "aggregator_byte_ps": costs.aggregator_byte_ps,
                 "orderer_byte_ps": costs.orderer_byte_ps, "load_1m": load_1m(), "parameters": parameters.to_json(),
             },
         });
         println!("{line}");
-        Ok(())
+        Ok(carried)
     }
 
-    fn busiest(&self, nodes: &Nodes) -> Vec<(&'static str, f64)> {
+    fn busiest(&self, nodes: &Nodes, seconds: f64) -> Vec<(&'static str, f64)> {
         let most = |some: &[NodeId], of: &dyn Fn(Busy) -> u64| {
             let busy = some.iter().map(|node| of(nodes.model.busy(*node))).max().unwrap_or(0);
-            (busy as f64 / nanos(self.measured).max(1) as f64 * 1e3).round() / 1e3
+            (busy as f64 / (seconds * 1e9) * 1e3).round() / 1e3
         };
         let link = |busy: Busy| busy.sending_ns.max(busy.receiving_ns);
         let all = 0..nodes.aggregators.len();
@@ -262,15 +293,11 @@ impl Tree {
     }
 }
 
-/// Returns what bytes cost beyond what the parameters say, on the machine that ran the turns.
-fn more_byte_ps(work: impl Iterator<Item = Work>, parameters: &Parameters) -> u64 {
-    let (mut nanos, mut bytes) = (0_i128, 0_i128);
-    for work in work {
-        let known = work.turns * parameters.turn_ns + work.steps * parameters.step_ns;
-        nanos += work.took.as_nanos() as i128 - i128::from(known);
-        bytes += i128::from(work.bytes);
-    }
-    u64::try_from((nanos * 1000 / bytes.max(1)).max(0)).unwrap_or(u64::MAX)
+/// Returns what bytes cost a node beyond what the parameters say, on the machine that ran its turns.
+fn more_byte_ps(work: Work, parameters: &Parameters) -> u64 {
+    let known = work.turns * parameters.turn_ns + work.steps * parameters.step_ns;
+    let more = nanos(work.took).saturating_sub(known);
+    (u128::from(more) * 1000 / u128::from(work.bytes.max(1))).try_into().unwrap_or(u64::MAX)
 }
 
 impl Nodes {
@@ -299,8 +326,8 @@ impl Nodes {
         Err(TreeError::Add(None))
     }
 
-    /// Sends one report of each server, spread over an interval that begins now.
-    fn report_all(&mut self, began: u64, at: u64, interval: u64, introduces: bool) {
+    /// Sends one report of each server, spread over so many nanoseconds from now on.
+    fn report_all(&mut self, began: u64, at: u64, spread: u64, introduces: bool) {
         let mut known = vec![!introduces; self.config.aggregators.len() + 1];
         let Layer { shards, replicas, .. } = self.layer;
         for shard in 0..shards {
@@ -309,7 +336,7 @@ impl Nodes {
                 leaf.map_or((self.orderer, ORDERER), |leaf| (self.aggregators[leaf], AGGREGATOR));
             for replica in 0..replicas {
                 let server = u64::from(shard * replicas + replica);
-                let when = at + mix(server) % interval;
+                let when = at + mix(server) % spread;
                 let count = self.layer.count(Duration::from_nanos(when));
                 let is_known = std::mem::replace(&mut known[leaf.map_or(0, |leaf| leaf + 1)], true);
                 let config = if is_known { Bytes::new() } else { self.config_bytes.clone() };

@@ -64,6 +64,22 @@ fn what_bytes_cost_the_orderer_delays_cuts() {
 }
 
 #[test]
+fn an_orderer_that_is_too_slow_does_not_carry_the_load() {
+    let tells = |costs| tree(40, 8).tell(&PARAMETERS, costs, "test").expect("it runs");
+    assert!(tells(FREE));
+    assert!(!tells(Costs { orderer_byte_ps: 2_000_000, ..FREE }));
+}
+
+#[test]
+fn what_bytes_cost_is_found() {
+    let costs = tree(40, 8).calibrate(&Parameters { step_ns: 0, ..PARAMETERS }).expect("it runs");
+    for (of, byte_ps) in [("an aggregator", costs.aggregator_byte_ps), ("the orderer", costs.orderer_byte_ps)]
+    {
+        assert!((1..1_000_000).contains(&byte_ps), "a byte costs {of} {byte_ps} ps");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let figures = || {
         let nodes = tree(20, 8).play(&PARAMETERS, Some(FREE)).expect("it runs");
