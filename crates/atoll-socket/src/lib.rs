@@ -76,7 +76,7 @@ mod linux {
     fn set_us(socket: BorrowedFd<'_>, option: libc::c_int, time: Duration) -> io::Result<()> {
         let value = libc::c_int::try_from(time.as_micros()).unwrap_or(libc::c_int::MAX);
         let bytes = size_of_val(&value) as libc::socklen_t;
-        // SAFETY: the descriptor is open, and `value` has as many bytes as the call is told.
+        // SAFETY: the descriptor is open, and the length is that of `value`.
         let done = unsafe {
             libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, (&raw const value).cast(), bytes)
         };
@@ -119,7 +119,7 @@ mod tests {
     fn option_us(stream: &TcpStream, option: libc::c_int) -> Option<u64> {
         use std::os::fd::AsRawFd;
         let (mut value, mut bytes) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: the descriptor is open, and `value` has as many bytes as the call is told.
+        // SAFETY: the descriptor is open, and the length is that of `value`.
         let done = unsafe {
             let into = (&raw mut value).cast();
             libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, option, into, &raw mut bytes)
