@@ -54,8 +54,8 @@ pub struct ShardAdder {
     added: Arc<Mutex<Added>>,
 }
 
-/// Explains why the shards of a log are full, and names the emptiest and the fullest one. None: a shard has room. Shards that have ended, or
-/// are about to, do not count.
+/// Explains why the shards of a log are full, and names the emptiest and the fullest one. None: a shard has room. Shards that have ended,
+/// or are about to, do not count.
 fn full(shards: &[ShardState], full_records: u64) -> Option<String> {
     let stays = |shard: &&ShardState| shard.is_live() && shard.leaving.is_none();
     let least = shards.iter().filter(stays).min_by_key(|shard| shard.records)?;
