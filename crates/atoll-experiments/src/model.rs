@@ -58,6 +58,27 @@ pub struct Parameters {
 }
 
 impl Parameters {
+    /// Nothing takes any time.
+    #[cfg(test)]
+    pub const FREE: Parameters = Parameters {
+        turn_ns: 0,
+        step_ns: 0,
+        wake_ns: 0,
+        batch_ns: 0,
+        batch_byte_ps: 0,
+        read_ns: 0,
+        write_ns: 0,
+        byte_ps: 0,
+        latency_ns: 0,
+        link_bytes_s: u64::MAX,
+        sync_ns: 0,
+        disk_bytes_s: u64::MAX,
+    };
+    /// Only ways and syncs take time: 100 and 300 microseconds.
+    #[cfg(test)]
+    pub const WAYS_AND_SYNCS: Parameters =
+        Parameters { latency_ns: 100_000, sync_ns: 300_000, ..Parameters::FREE };
+
     /// The fields by name, in the order of the output.
     pub fn fields(&self) -> [(&'static str, u64); 12] {
         [

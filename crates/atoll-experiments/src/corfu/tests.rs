@@ -10,21 +10,7 @@ use super::seals::seal_modelled;
 use crate::model::Parameters;
 
 const MICRO: u64 = 1_000;
-/// Only ways and syncs take time.
-const IDLE: Parameters = Parameters {
-    turn_ns: 0,
-    step_ns: 0,
-    wake_ns: 0,
-    batch_ns: 0,
-    batch_byte_ps: 0,
-    read_ns: 0,
-    write_ns: 0,
-    byte_ps: 0,
-    latency_ns: 100 * MICRO,
-    link_bytes_s: u64::MAX,
-    sync_ns: 300 * MICRO,
-    disk_bytes_s: u64::MAX,
-};
+const IDLE: Parameters = Parameters::WAYS_AND_SYNCS;
 
 fn shape(depth: u32) -> ShapeArgs {
     let mut shape = ShapeArgs::with_parameters(None, PathBuf::new());

@@ -2,21 +2,7 @@
 
 use super::*;
 
-/// Nothing takes any time.
-const FREE: Parameters = Parameters {
-    turn_ns: 0,
-    step_ns: 0,
-    wake_ns: 0,
-    batch_ns: 0,
-    batch_byte_ps: 0,
-    read_ns: 0,
-    write_ns: 0,
-    byte_ps: 0,
-    latency_ns: 0,
-    link_bytes_s: u64::MAX,
-    sync_ns: 0,
-    disk_bytes_s: u64::MAX,
-};
+const FREE: Parameters = Parameters::FREE;
 const MICRO: u64 = 1_000;
 
 fn one_server() -> Shape {

@@ -3,21 +3,7 @@
 use super::*;
 
 const MICRO: u64 = 1_000;
-/// Only ways and syncs take time.
-const WAYS_AND_SYNCS: Parameters = Parameters {
-    turn_ns: 0,
-    step_ns: 0,
-    wake_ns: 0,
-    batch_ns: 0,
-    batch_byte_ps: 0,
-    read_ns: 0,
-    write_ns: 0,
-    byte_ps: 0,
-    latency_ns: 100 * MICRO,
-    link_bytes_s: u64::MAX,
-    sync_ns: 300 * MICRO,
-    disk_bytes_s: u64::MAX,
-};
+const WAYS_AND_SYNCS: Parameters = Parameters::WAYS_AND_SYNCS;
 
 fn lone(system: System, shards: u32) -> Writes {
     let interval = Duration::from_micros(1);
