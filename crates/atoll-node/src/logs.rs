@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use atoll_contract::{Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Unavailability};
+use atoll_contract::register::Version;
 use atoll_core::Budget;
 use atoll_core::sync::lock;
+use atoll_core::testing::hit;
 use atoll_core::{Env, Notify, Pool, Ticket};
 use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
@@ -204,6 +206,20 @@ impl Logs {
     /// Returns how many handles are open, in use or not.
     pub fn open_handles(&self) -> usize {
         lock(&self.0.open).len()
+    }
+
+    /// Reads the chain of a log again if this node uses the log and knows only an older version. Appends that wait for the old segment
+    /// then go to the new one.
+    pub fn catch_up(&self, name: &str, version: Version) {
+        let log = lock(&self.0.open).get(name).cloned();
+        if let Some(log) = log
+            && log.chain().is_some_and(|chain| chain.version < version)
+        {
+            hit("logs.catch_up");
+            // If this fails, whoever waits for the new segment looks for it.
+            let read = async move { drop(log.refresh().await) };
+            self.0.env.spawn("logs.catch_up", Box::pin(read));
+        }
     }
 
     /// Creates a log if there is none with this name. Returns its chain in either case.

@@ -34,6 +34,7 @@ use atoll_db::{Clock, PeerClocks};
 use atoll_door::DATABASE_LOG;
 
 use atoll_contract::cluster::reach::{self, Reach, Row};
+use atoll_contract::register::Version;
 use table::MemberTable;
 
 use crate::mutants;
@@ -43,6 +44,8 @@ pub use liveness::{Liveness, Report};
 
 /// The maximum number of halted replicas that a node names in its heartbeats. No reader needs the ones beyond it.
 pub const MAX_HALTED_TOLD: usize = 8;
+/// The maximum number of logs for which this node keeps news of other members. The guardian takes the news within milliseconds.
+const MAX_TOLD_CHAINS: usize = 1024;
 
 /// Wraps a clock so that it implements `Debug`. The output is a fixed text.
 #[derive(Clone)]
@@ -83,6 +86,8 @@ struct Inner {
     /// Replicas that have halted on this node, by the name of their log.
     halted: BTreeSet<String>,
     newest_table: u64,
+    /// Versions of chains that other members have told of, by log, until the guardian takes them. At most [`MAX_TOLD_CHAINS`].
+    told_chains: BTreeMap<String, Version>,
     /// This node's wall clock, if it reports one.
     wall: Option<Wall>,
     /// The last wall-clock reading that each member reported, and when this node received it.
@@ -134,6 +139,7 @@ impl Members {
             distrusted: BTreeMap::new(),
             halted: BTreeSet::new(),
             newest_table: 0,
+            told_chains: BTreeMap::new(),
             wall: None,
             walls: BTreeMap::new(),
             delay: None,
@@ -397,6 +403,24 @@ impl Members {
         if news {
             self.changed.notify();
         }
+    }
+
+    /// Records that a chain has this version, and notifies. Drops the news if there is too much of it: it only saves time.
+    pub fn heard_of_chain(&self, log: String, version: Version) {
+        {
+            let told = &mut self.lock().told_chains;
+            if told.len() >= MAX_TOLD_CHAINS && !told.contains_key(&log) {
+                return;
+            }
+            let newest = told.entry(log).or_insert(version);
+            *newest = version.max(*newest);
+        }
+        self.changed.notify();
+    }
+
+    /// Takes what was recorded by [`Members::heard_of_chain`].
+    pub fn take_told_chains(&self) -> BTreeMap<String, Version> {
+        std::mem::take(&mut self.lock().told_chains)
     }
 
     /// Returns the peers: every member except this node.

@@ -1,6 +1,7 @@
 //! The role that answers who this node is, and keeps the newest table of members across restarts. A restarted node therefore finds the
 //! other members even if their addresses have changed.
 
+use atoll_contract::register::Version;
 use atoll_core::{
     Caller, Decode, DecodeError, Effects, Encode, Frame, Identify, Loc, Lsn, Message, Reader, RecordKind,
     Refused, Role, Stored, Tick,
@@ -41,6 +42,18 @@ atoll_core::message! {
     }
 }
 atoll_core::rpc!(AskTable => TableCopy, atoll_core::roles::MEMBER, Control);
+
+atoll_core::message! {
+    /// Tells a member that the sender has extended a log because of a failure. Appends that wait for a dead node cannot learn this from
+    /// the old segment. The message is only a hint: if it is lost, the member finds the new segment later. It needs no feature level,
+    /// because an older program drops it.
+    pub struct LogExtended = 14 {
+        /// The name of the log.
+        pub log: String,
+        /// The version of its chain.
+        pub version: u64,
+    }
+}
 
 /// The member role. See the module documentation.
 #[derive(Debug)]
@@ -84,6 +97,11 @@ impl Role for MemberRole {
                 Ok(lsn) => out.reply(from, Kept {}, lsn),
                 Err(e) => out.reply(from, Refused { reason: e.to_string() }, Lsn::NONE),
             },
+            LogExtended::KIND => {
+                if let Ok(news) = LogExtended::from_frame(frame) {
+                    self.members.heard_of_chain(news.log, Version(news.version));
+                }
+            }
             kind => {
                 let reason = format!("the member role accepts no message of kind {kind}");
                 out.reply(from, Refused { reason }, Lsn::NONE);

@@ -10,7 +10,7 @@ use atoll_contract::cluster::can_do_without_drained;
 use atoll_contract::{LogPos, LogletId, LogletSpec, Reason};
 use atoll_core::sync::lock;
 use atoll_core::testing::mutant;
-use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
+use atoll_core::{Class, Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
 
 use super::assess::{Active, View};
@@ -18,6 +18,7 @@ use super::doubts::Doubts;
 use super::pace::Pace;
 use crate::logs::{Known, Logs};
 use crate::members::Members;
+use crate::members::role::LogExtended;
 use crate::members::table::MemberTable;
 use crate::mutants;
 use crate::settings::Timings;
@@ -125,6 +126,9 @@ impl Guardian {
                 self.forget_unknown();
             }
             let seen = self.members.changed.count();
+            for (log, version) in self.members.take_told_chains() {
+                self.logs.catch_up(&log, version);
+            }
             let (looked_at, next) = self.round();
             self.env.sleep(ROUND_PER_LOG * looked_at).await;
             let until = next.unwrap_or(next_patrol).min(next_patrol);
@@ -307,11 +311,22 @@ impl Guardian {
                 let mut deeds = lock(&self.deeds);
                 deeds.extended += 1;
                 deeds.last = Some((log.name().to_owned(), reason.to_string()));
+                drop(deeds);
+                self.tell_of(log);
                 true
             }
             // Another node was faster. The next round checks the new segment.
             Ok(Ok(false)) => true,
             _ => false,
+        }
+    }
+
+    /// Tells the other members about the new segment of a log. Their appends may wait for a dead node of the old one.
+    fn tell_of(&self, log: &VirtualLog) {
+        let Some(chain) = log.chain() else { return };
+        for node in self.members.peers() {
+            let news = LogExtended { log: log.name().to_owned(), version: chain.version.0 };
+            self.env.post(node, Class::Control, atoll_core::roles::MEMBER, news);
         }
     }
 
