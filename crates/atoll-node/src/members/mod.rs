@@ -45,7 +45,7 @@ pub use liveness::{Liveness, Report};
 /// The maximum number of halted replicas that a node names in its heartbeats. No reader needs the ones beyond it.
 pub const MAX_HALTED_TOLD: usize = 8;
 /// The maximum number of logs for which this node keeps news of other members. The guardian takes the news within milliseconds.
-const MAX_TOLD_CHAINS: usize = 1024;
+pub(crate) const MAX_TOLD_CHAINS: usize = 1024;
 
 /// Wraps a clock so that it implements `Debug`. The output is a fixed text.
 #[derive(Clone)]

@@ -137,3 +137,54 @@ impl Role for MemberRole {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::members::MAX_TOLD_CHAINS;
+    use crate::members::table::Member;
+    use atoll_core::{Identity, Incarnation, NodeId, StorageId};
+
+    fn role() -> MemberRole {
+        let me = Identity {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            storage: StorageId(1),
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: false,
+            failed: false,
+        };
+        let row = (NodeId(1), Member::to_come("a:1".to_owned()));
+        let table = MemberTable { version: 1, nodes: [row].into(), ..MemberTable::default() };
+        MemberRole::new(Members::new(me, table))
+    }
+
+    fn tell(role: &mut MemberRole, log: &str, version: u64) {
+        let mut out = Effects::detached(NodeId(1), atoll_core::roles::MEMBER, Lsn::NONE);
+        let news = LogExtended { log: log.to_owned(), version };
+        let from = Caller { node: NodeId(2), request: None, class: atoll_core::Class::Control };
+        role.on_frame(Tick(0), from, news.into_frame(atoll_core::roles::MEMBER), &mut out);
+        assert!(out.take_frames().is_empty(), "nobody waits for an answer");
+    }
+
+    #[test]
+    fn the_newest_version_of_a_chain_is_told_once() {
+        let mut role = role();
+        let seen = role.members.changed.count();
+        [7, 9, 8].into_iter().for_each(|version| tell(&mut role, "a", version));
+        assert_ne!(role.members.changed.count(), seen, "the guardian is woken");
+        assert_eq!(role.members.take_told_chains(), [("a".to_owned(), Version(9))].into());
+        assert!(role.members.take_told_chains().is_empty());
+    }
+
+    #[test]
+    fn news_of_too_many_logs_is_dropped() {
+        let mut role = role();
+        (0..MAX_TOLD_CHAINS + 5).for_each(|n| tell(&mut role, &format!("log{n}"), 1));
+        tell(&mut role, "log0", 2);
+        let told = role.members.take_told_chains();
+        assert_eq!((told.len(), told["log0"]), (MAX_TOLD_CHAINS, Version(2)));
+    }
+}

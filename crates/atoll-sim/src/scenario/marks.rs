@@ -52,6 +52,7 @@ const REGISTER: Marks = &[
 /// Additional marks of every scenario with virtual logs.
 const VIRTUAL: Marks = &[
     "lane.new_epoch",
+    "logs.catch_up",
     "members.first_group",
     "native.back_fill.no_source",
     "native.check_tail.shared",
