@@ -131,13 +131,16 @@ impl<'a> View<'a> {
         self.turn(Some(reason.node))
     }
 
-    /// Returns this node's place in the order of the nodes, as a wait. `except` does not count.
+    /// Returns this node's place in the order of the nodes, as a wait. `except` does not count. Nor does who can work with it, or with
+    /// another node that is unfit: a node that has not lost it yet would seem to know more than one that has, so each would take itself
+    /// for the last.
     pub fn turn(&self, except: Option<NodeId>) -> Duration {
-        let order = |node: NodeId| (Reverse(self.cluster.use_of(node)), node);
-        let mine = order(self.cluster.me);
         let unfit: Vec<NodeId> = self.cluster.unfit().chain(except).collect();
-        let fit = self.cluster.members.keys().filter(|node| !unfit.contains(node));
-        let rank = fit.filter(|node| order(**node) < mine).count();
+        let fit: Vec<NodeId> =
+            self.cluster.members.keys().copied().filter(|node| !unfit.contains(node)).collect();
+        let order = |node: NodeId| (Reverse(self.cluster.reach.works_for(node, &fit)), node);
+        let mine = order(self.cluster.me);
+        let rank = fit.iter().filter(|node| order(**node) < mine).count();
         self.timings.rank_delay * u32::try_from(rank).unwrap_or(u32::MAX)
     }
 }
@@ -225,6 +228,27 @@ mod tests {
         let table = MemberTable { version: 9, ..MemberTable::default() };
         assert!(Members::new(identity(1), table).candidates().is_empty());
         assert_eq!(Members::new(identity(1), MemberTable::default()).candidates().len(), 1);
+    }
+
+    #[test]
+    fn a_node_that_has_lost_another_one_first_does_not_take_itself_for_the_last() {
+        let row = |n: u32| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
+        let nodes = (1..=5).map(row).collect();
+        let view = Members::new(identity(1), MemberTable { version: 9, nodes, ..MemberTable::default() });
+        for node in 3..=5 {
+            // The heartbeats that say that node 2 is lost are still on their way.
+            let reaches = (1..=5).filter(|n| *n != node).map(NodeId).collect();
+            let told = Report { incarnation: Incarnation(node.into()), reaches, ..Report::default() };
+            view.note(Tick(0), NodeId(node), true, Some(told));
+        }
+        view.note(Tick(0), NodeId(2), false, None);
+        let timings = Timings::default();
+        let patience = |about: u32| {
+            let reason = Reason::new(NodeId(about), Urgency::AtOnce, "it does not answer");
+            View::of(&view, &identity(1), Tick(0), &timings).patience(&reason)
+        };
+        assert_eq!(patience(2), Duration::ZERO);
+        assert_eq!(patience(4), Duration::ZERO, "also if another node died with it");
     }
 
     /// Returns node `me`'s assessment in a cluster of `members` nodes. Since the start, `me` has heard the members in `rows`, and each of
