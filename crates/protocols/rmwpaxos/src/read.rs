@@ -77,7 +77,7 @@ pub(super) async fn read(
                 return establish(shared, proposer, deadline).await;
             }
         }
-        shared.back_off(failures).await;
+        shared.back_off_read(failures).await;
     }
     Err(Failure::No(why))
 }

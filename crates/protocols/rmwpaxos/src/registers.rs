@@ -39,6 +39,11 @@ pub struct Options {
     /// First pause after losing to another proposer. It is doubled after each of the next two failures, and jittered from half to one and
     /// a half. Too short: proposers keep overtaking each other. Too long: latency under contention.
     pub back_off: Duration,
+    /// First pause of a read that found acceptors with different votes. It is doubled after each further failure, up to four times
+    /// [`Options::back_off`], and jittered as that. Too short: readers settle a register that a writer is about to settle, and the writer
+    /// needs another round (rmw-T12). Too long: reads wait, and with them the repair of a log, where an acceptor missed a write while it
+    /// was down and another one is down now.
+    pub read_back_off: Duration,
     /// Every operation is answered within this time, successfully or not.
     pub deadline: Duration,
     /// Number of read attempts without progress before a read settles the register itself (rmw-R3, rmw-T12).
@@ -62,6 +67,7 @@ impl Default for Options {
             reply_timeout: Duration::from_millis(250),
             grace: Duration::from_millis(4),
             back_off: Duration::from_millis(16),
+            read_back_off: Duration::from_millis(4),
             deadline: Duration::from_secs(2),
             read_tries: 2,
             queue: 256,
@@ -155,6 +161,12 @@ impl Shared {
     pub(super) async fn back_off(&self, failures: u32) {
         let pause = self.options.back_off * (1 << failures.saturating_sub(1).min(2));
         self.env.sleep(self.env.jitter(pause)).await;
+    }
+
+    /// The same for a read, see [`Options::read_back_off`].
+    pub(super) async fn back_off_read(&self, failures: u32) {
+        let pause = self.options.read_back_off * (1 << failures.saturating_sub(1).min(8));
+        self.env.sleep(self.env.jitter(pause.min(self.options.back_off * 4))).await;
     }
 
     /// Makes sure that an unfinished hand-over gets finished, and waits for that for a limited time.
