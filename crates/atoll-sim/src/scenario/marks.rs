@@ -66,6 +66,7 @@ const VIRTUAL: Marks = &[
     "vlog.install.lost",
     "vlog.lane.again",
     "vlog.lane.cold",
+    "vlog.lane.pause_cut_short",
     "vlog.lane.sealed",
     "vlog.lane.stalled",
     "vlog.roll_forward",

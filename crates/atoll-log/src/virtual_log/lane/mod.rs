@@ -31,6 +31,7 @@ use super::scan::Behind;
 use super::{LogAppendError, LogError, Shared, Trouble};
 use crate::chain::{Segment, VersionedChain};
 use crate::mutants;
+use crate::rounds::race;
 
 /// First pause before a refused batch is sent again.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -246,6 +247,21 @@ impl Run {
         if until > self.me.env.now() {
             self.me.env.sleep_until(until).await;
         }
+    }
+
+    /// Pauses while a Loglet is the active one: the pause is for that Loglet, which the next one does not need.
+    async fn back_off_in(&mut self, active: LogletId) {
+        let me = self.me.clone();
+        let moved = async {
+            loop {
+                let seen = me.changed.count();
+                if me.cached().is_some_and(|c| c.chain.active().loglet != active) {
+                    return hit("vlog.lane.pause_cut_short");
+                }
+                me.changed.after(seen).await;
+            }
+        };
+        race(self.back_off(), moved).await;
     }
 
     /// Cuts and sends batches until the limit on batches in flight is reached.
@@ -465,9 +481,13 @@ impl Run {
             self.target = Some(target);
             return;
         }
-        self.back_off().await;
+        let id = target.segment.loglet;
+        self.back_off_in(id).await;
+        if self.has_successor(id) {
+            return self.follow_to_successor(&target).await;
+        }
         if let Ok(chain) = self.me.refreshed().await
-            && chain.chain.active().loglet != target.segment.loglet
+            && chain.chain.active().loglet != id
         {
             return self.follow_to_successor(&target).await;
         }
