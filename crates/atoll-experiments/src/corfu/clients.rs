@@ -112,14 +112,15 @@ impl Running {
 
     async fn client(self: Arc<Self>, env: Env, loglet: Arc<dyn Loglet>) {
         let Load { what, depth, payload, entries } = self.load;
-        let name = ClientId(env.random().max(1));
         let payload = Bytes::from(vec![7; payload]);
         let share = if what == What::Append { u64::MAX } else { entries.div_ceil(u64::from(depth.max(1))) };
-        let appends: Vec<_> = (0..u64::from(depth))
-            .map(|n| {
+        let appends: Vec<_> = (0..depth)
+            .map(|_| {
                 let starts_after = Duration::from_nanos(env.random() % START_WITHIN_NS);
-                let (step, payload, clock) = (depth.into(), payload.clone(), self.clock);
-                let worker = Worker { client: name, first: n + 1, step, payload, starts_after, clock };
+                // Each has a name of its own: the numbers of one client must rise, and a slow append would keep its place behind.
+                let client = ClientId(env.random().max(1));
+                let (payload, clock) = (payload.clone(), self.clock);
+                let worker = Worker { client, first: 1, step: 1, payload, starts_after, clock };
                 let work = append(env.clone(), loglet.clone(), worker, self.tally.clone(), share);
                 env.launch("append", work)
             })
