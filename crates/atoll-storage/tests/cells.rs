@@ -319,6 +319,36 @@ fn a_flipped_bit_is_refused_or_changes_nothing() {
     assert!(refused > 300 && harmless > 300, "{refused} refused, {harmless} harmless");
 }
 
+/// Returns what a power cut keeps, one bit for each decision.
+fn kept(mut bits: u32) -> impl FnMut() -> bool {
+    move || {
+        let keep = bits & 1 == 1;
+        bits >>= 1;
+        keep
+    }
+}
+
+/// A version without its tail is repaired, by a copy on the other side of its slot. If a crash tears that copy, there are two reasons for a
+/// repair. The next recovery must not overwrite both sides before a sync: a power cut may damage every block that is being written (X3).
+#[test]
+fn a_recovery_overwrites_one_side_of_a_slot() {
+    let base = MemDisk::new();
+    let (mut store, _) = open(&base).unwrap();
+    put(&mut store, 1, Some(value(1, 1400))).unwrap();
+    store.write(&[write(2, key(1), Some(value(2, 1400)))]).unwrap();
+    base.crash(&mut kept(0b0111));
+    for (deaths, bits) in (0..6 * 16).map(|n| (n / 16, n as u32 % 16)) {
+        let disk = base.fork();
+        disk.die_after(deaths);
+        let _ = open(&disk);
+        disk.crash(&mut kept(bits));
+        let before = disk.written_bytes();
+        let (_, found) = open(&disk).unwrap();
+        assert_eq!(found[&key(1)], value(2, 1400));
+        assert!(disk.written_bytes() - before <= 2048, "{deaths} {bits}");
+    }
+}
+
 #[test]
 fn lost_and_older_files_are_refused() {
     let (disk, _) = used();

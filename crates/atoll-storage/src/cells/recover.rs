@@ -4,8 +4,8 @@
 //! synced, and the newest version of each cell. A damaged version is then rot if the evidence reaches its number; otherwise its write was
 //! never acknowledged. The second pass hands out the cells. Only the index and one piece of a file are in memory.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atoll_core::testing::{hit, mutant};
@@ -57,8 +57,8 @@ struct Walk {
     /// Slots whose current version is a value that another slot has replaced.
     stale: Vec<Place>,
     suspects: Vec<Suspect>,
-    /// Slots with a side that a crash has torn.
-    repairs: Vec<Place>,
+    /// Slots with a side that a crash has torn, each once: a second repair would overwrite the side that the first one has copied.
+    repairs: BTreeSet<Place>,
 }
 
 impl CellStore {
@@ -353,7 +353,7 @@ impl Walk {
         }
         if let Side::Whole { head, key, has_tail, .. } = &sides[current] {
             if !has_tail {
-                self.repairs.push(place);
+                self.repairs.insert(place);
             }
             self.version(class, place, *head, key);
         }
@@ -367,7 +367,7 @@ impl Walk {
         let last = if let Side::Whole { head, .. } = good { head.turn } else { 0 };
         let next = told.iter().flatten().filter(|(turn, _)| *turn > last);
         self.suspects.extend(next.map(|(_, stamp)| Suspect { place, side, stamp: *stamp }));
-        self.repairs.push(place);
+        self.repairs.insert(place);
         last
     }
 
