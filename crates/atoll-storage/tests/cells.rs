@@ -328,6 +328,35 @@ fn kept(mut bits: u32) -> impl FnMut() -> bool {
     }
 }
 
+/// Two power cuts, each of which tears the write of a cell in every way. The number of the first of these writes is given again before the
+/// second. A whole old version with nothing but the end of a longer one behind it made the second recovery refuse the directory.
+#[test]
+fn a_torn_write_leaves_nothing_that_counts_once_its_number_is_given_again() {
+    for (old, new) in [(1000, 1900), (1900, 1000), (1500, 1500)] {
+        let base = MemDisk::new();
+        let (mut store, _) = open(&base).unwrap();
+        put(&mut store, 1, Some(value(1, old))).unwrap();
+        put(&mut store, 1, Some(value(2, old))).unwrap();
+        store.write(&[write(3, key(1), Some(value(3, new)))]).unwrap();
+        for (first, second) in (0..256).map(|bits| (bits / 16, bits % 16)) {
+            let disk = base.fork();
+            disk.crash(&mut kept(first));
+            let (mut store, found) = open(&disk).unwrap();
+            let was = found[&key(1)].clone();
+            assert!([value(2, old), value(3, new)].contains(&was), "{old} {new} {first}");
+            for n in 4..6 {
+                put(&mut store, 2, Some(value(n, 10))).unwrap();
+            }
+            let number = store.last() + 1;
+            store.write(&[write(number, key(1), Some(value(6, new)))]).unwrap();
+            disk.crash(&mut kept(second));
+            let (_, found) = open(&disk).unwrap();
+            assert!([was, value(6, new)].contains(&found[&key(1)]), "{old} {new} {first} {second}");
+            assert_eq!(found[&key(2)], value(5, 10));
+        }
+    }
+}
+
 /// A version without its tail is repaired, by a copy on the other side of its slot. If a crash tears that copy, there are two reasons for a
 /// repair. The next recovery must not overwrite both sides before a sync: a power cut may damage every block that is being written (X3).
 #[test]

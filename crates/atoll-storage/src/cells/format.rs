@@ -204,8 +204,9 @@ impl Head {
 pub(crate) enum Side<'a> {
     /// It was never written.
     Empty,
-    /// It holds a whole version. Its tail may be missing, because head and body say everything.
-    Whole { head: Head, key: &'a [u8], value: &'a [u8], has_tail: bool },
+    /// It holds a whole version, because head and body say everything. The turn and the stamp in its tail are those of the head, unless
+    /// a write was torn: of this version, or of a later one that has changed nothing but the end.
+    Whole { head: Head, key: &'a [u8], value: &'a [u8], tail: Option<(u64, u64)> },
     /// It does not. What is left of head and tail names these turns and stamps, in no order.
     Damaged { told: [Option<(u64, u64)>; 2] },
 }
@@ -221,7 +222,7 @@ impl Side<'_> {
         if let Some(head) = head
             && let Some((key, value)) = body(bytes, &head, seed)
         {
-            return Side::Whole { head, key, value, has_tail: tail_told == head_told };
+            return Side::Whole { head, key, value, tail: tail_told };
         }
         if head.is_none() && bytes[..HEAD_BYTES].iter().chain(tail).all(|byte| *byte == 0) {
             return Side::Empty;
@@ -273,7 +274,7 @@ mod tests {
         let area = area(head(key, value), key, value, seed);
         assert_eq!(
             Side::parse(&area, seed),
-            Side::Whole { head: head(key, value), key, value, has_tail: true }
+            Side::Whole { head: head(key, value), key, value, tail: Some((5, 9)) }
         );
         let others = [(2, 2, 3, 1), (1, 1, 3, 1), (1, 2, 4, 1), (1, 2, 3, 0)];
         for (storage, class, slot, side) in others {

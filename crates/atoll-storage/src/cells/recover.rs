@@ -351,11 +351,14 @@ impl Walk {
         if matches!(sides[1 - current], Side::Empty) && last > 1 {
             return damaged(1 - current, "one of its two versions is gone");
         }
-        if let Side::Whole { head, key, has_tail, .. } = &sides[current] {
-            if !has_tail {
+        if let Side::Whole { head, key, tail, .. } = &sides[current] {
+            if *tail != Some((head.turn, head.stamp)) {
                 self.repairs.insert(place);
             }
             self.version(class, place, *head, key);
+        }
+        if let Side::Whole { tail, .. } = &sides[1 - current] {
+            self.torn(place, 1 - current as u8, tail.iter(), last);
         }
         Ok(last)
     }
@@ -365,10 +368,19 @@ impl Walk {
     fn beside(&mut self, place: Place, side: u8, told: &[Option<(u64, u64)>; 2], good: &Side<'_>) -> u64 {
         hit("cells.recover.torn");
         let last = if let Side::Whole { head, .. } = good { head.turn } else { 0 };
-        let next = told.iter().flatten().filter(|(turn, _)| *turn > last);
-        self.suspects.extend(next.map(|(_, stamp)| Suspect { place, side, stamp: *stamp }));
         self.repairs.insert(place);
+        self.torn(place, side, told.iter().flatten(), last);
         last
+    }
+
+    /// Takes what heads and tails on a side tell of versions after the current one. If the version that was there is shorter than the torn
+    /// one, it may be whole, with the other's tail behind it. That tail must not stay: it would pass for what is left of a synced version
+    /// once its number was given again.
+    fn torn<'a>(&mut self, place: Place, side: u8, told: impl Iterator<Item = &'a (u64, u64)>, last: u64) {
+        for (_, stamp) in told.filter(|(turn, _)| *turn > last) {
+            self.suspects.push(Suspect { place, side, stamp: *stamp });
+            self.repairs.insert(place);
+        }
     }
 
     /// Takes the current version of a slot.
