@@ -4,6 +4,7 @@
 //!   and any subset of the directory operations since the last sync of their directory (native-T9).
 //! * A **failed sync** loses data: reads show its sectors until the power cut, but no later sync makes them durable, as on Linux
 //!   (native-T22).
+//! * A power cut may **tear a growth** ([`MemDisk::tear_growth`]): the file has a length between the two, and holds bytes that nobody wrote.
 //! * Zeros written to unused sectors take no memory, so that thousands of small journals can be prepared.
 //!
 //! Everything is deterministic: the caller makes every random choice.
@@ -19,6 +20,8 @@ use crate::disk::{DirectFile, Disk, DiskError, DiskOp, DiskPath, File, Open};
 
 #[path = "mem_direct.rs"]
 mod direct;
+#[path = "mem_growth.rs"]
+mod growth;
 
 /// The length in bytes of the unit that a power cut keeps or loses as a whole.
 pub const SECTOR_BYTES: usize = 512;
@@ -119,7 +122,7 @@ impl Inode {
         }
     }
 
-    fn crash(&mut self, keep: &mut dyn FnMut() -> bool) {
+    fn crash(&mut self, tears_growth: bool, keep: &mut dyn FnMut() -> bool) {
         let old = std::mem::take(&mut self.unsynced).into_iter().chain(std::mem::take(&mut self.lost));
         for (index, old) in old.collect::<Vec<_>>() {
             if !keep() {
@@ -127,10 +130,13 @@ impl Inode {
             }
         }
         if self.len != self.synced_len && !keep() {
-            self.len = self.synced_len;
+            self.len = if tears_growth { self.torn_len(keep) } else { self.synced_len };
         }
         // Bytes after the end must read as zeros if the file grows again.
         self.sectors.split_off(&self.len.div_ceil(SECTOR_BYTES as u64));
+        if tears_growth {
+            self.show_stale(keep);
+        }
         self.synced_len = self.len;
     }
 }
@@ -204,6 +210,8 @@ struct MemDiskState {
     pending: Vec<Rename>,
     capacity_bytes: Option<u64>,
     failing: BTreeMap<Fault, u32>,
+    /// See [`MemDisk::tear_growth`].
+    tears_growth: bool,
     /// How many more changes succeed; see [`MemDisk::die_after`].
     dies_after: Option<u64>,
     /// Rises at every crash, kill and wipe: handles of an earlier life are refused.
@@ -309,7 +317,8 @@ impl MemDisk {
         let MemDiskState { durable_names: Names { dirs, files }, .. } = &mut *state;
         files.retain(|path, _| path.parent() == DiskPath::root() || dirs.contains(&path.parent()));
         state.names = state.durable_names.clone();
-        state.inodes.values_mut().for_each(|inode| inode.crash(keep));
+        let tears_growth = state.tears_growth;
+        state.inodes.values_mut().for_each(|inode| inode.crash(tears_growth, keep));
         state.drop_unnamed();
     }
 

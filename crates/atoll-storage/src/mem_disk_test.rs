@@ -34,6 +34,29 @@ fn a_cut_keeps_any_subset_of_unsynced_sectors() {
 }
 
 #[test]
+fn a_torn_growth_has_any_length_and_shows_what_nobody_wrote() {
+    let (mut lens, mut stale) = (BTreeSet::new(), 0);
+    for seed in 0..256 {
+        let disk = MemDisk::new();
+        disk.tear_growth(true);
+        let mut file = disk.open(&path("a"), Open::Create).unwrap();
+        file.write_at(0, &[IoSlice::new(&[0; 2 * SECTOR_BYTES])]).unwrap();
+        file.sync_data().unwrap();
+        disk.sync_dir(&DiskPath::root()).unwrap();
+        file.write_at(2 * SECTOR_BYTES as u64, &[IoSlice::new(&[0; 3 * SECTOR_BYTES])]).unwrap();
+        disk.crash_seeded(seed);
+        let got = read(&disk, "a");
+        assert_eq!(got[..2 * SECTOR_BYTES], [0; 2 * SECTOR_BYTES], "this was synced");
+        stale += usize::from(got.iter().any(|byte| *byte != 0));
+        lens.insert(got.len() / SECTOR_BYTES);
+        disk.crash_seeded(seed);
+        assert_eq!(read(&disk, "a"), got, "a cut decides once");
+    }
+    assert_eq!(lens, (2..=5).collect());
+    assert!(stale > 100, "{stale}");
+}
+
+#[test]
 fn names_are_durable_after_their_directory_is_synced() {
     for keep in [false, true] {
         let disk = MemDisk::new();

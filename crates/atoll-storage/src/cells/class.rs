@@ -49,7 +49,7 @@ impl Class {
     }
 }
 
-/// Fills a part of a file with zeros and syncs it.
+/// Fills a part of a file with zeros and syncs it. What an interrupted growth has left there is overwritten.
 fn fill(file: &mut dyn File, from: u64, to: u64) -> Result<(), DiskError> {
     let mut at = from;
     while at < to {

@@ -212,6 +212,15 @@ pub(crate) enum Side<'a> {
 }
 
 impl Side<'_> {
+    /// Returns whether a head or a tail shows that somebody wrote a version here.
+    pub(crate) fn was_written(&self) -> bool {
+        match self {
+            Side::Empty => false,
+            Side::Whole { .. } => true,
+            Side::Damaged { told } => told.iter().any(Option::is_some),
+        }
+    }
+
     /// Decodes one side of a slot, which is at least a head and a tail long.
     pub(crate) fn parse(bytes: &[u8], seed: Seed) -> Side<'_> {
         let tail = &bytes[bytes.len() - TAIL_BYTES..];

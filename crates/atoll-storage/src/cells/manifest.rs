@@ -5,7 +5,8 @@
 //!
 //! The steps have this order, so that a power cut between any two leaves a directory that opens:
 //! * The first manifest, which lists nothing, is durable before the first file of cells is created.
-//! * A file is durable, with its slots, before the slots are listed. Slots are listed before they are used.
+//! * A file is durable, with its slots, before the slots are listed. Slots are listed before they are used, and recovery takes no others: a
+//!   growth that a crash has interrupted is done again.
 //! * `synced` and `newest` rise when the store is idle, and with every other change.
 //!
 //! ```text

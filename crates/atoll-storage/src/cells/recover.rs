@@ -214,7 +214,7 @@ impl CellStore {
         }
         self.then = Then::default();
         (self.synced, self.stamp) = (last, None);
-        self.list_all_slots()
+        Ok(())
     }
 
     /// Overwrites the torn side of a slot with a copy of the other.
@@ -246,20 +246,6 @@ impl CellStore {
         CellError::Damaged { file, offset, what: "it was whole a moment ago" }
     }
 
-    /// Lists slots that were made before a crash and not listed.
-    fn list_all_slots(&mut self) -> Result<(), CellError> {
-        let Some(manifest) = &mut self.manifest else { return Ok(()) };
-        let slots = self.classes.iter().map(|(number, class)| (*number, class.turns.len() as u32));
-        let slots: Vec<_> = slots.collect();
-        let listed = manifest.change(|facts| {
-            for (number, slots) in slots {
-                let listed = facts.classes.entry(number).or_default();
-                listed.slots = listed.slots.max(slots);
-            }
-        });
-        Ok(listed?)
-    }
-
     /// Second pass: reads the cells again and hands them out.
     fn hand_out<E>(&self, visit: &mut dyn FnMut(Cell) -> Result<(), E>) -> Result<(), RecoverCellsError<E>> {
         let mut places: Vec<(Place, &Key)> = self.index.iter().map(|(key, place)| (*place, key)).collect();
@@ -277,7 +263,8 @@ impl CellStore {
 }
 
 impl Walk {
-    /// Reads all slots of a class.
+    /// Reads all slots of a class, and leaves those that are listed. What follows them is from a growth that a crash has interrupted: it was
+    /// never used, and may be neither filled nor durable. The next growth fills it again.
     fn class(
         &mut self,
         number: u8,
@@ -285,10 +272,12 @@ impl Walk {
         facts: &Facts,
         storage: StorageId,
     ) -> Result<(), CellError> {
+        let listed = facts.classes.get(&number).copied().unwrap_or_default();
+        let is_blind = mutant(mutants::CELL_LOSS_UNSEEN);
         let slot_bytes = 2 * class.version_bytes;
         let at_a_time = (PIECE_BYTES / slot_bytes).max(1);
         let mut bytes = vec![0; at_a_time * slot_bytes];
-        let mut first = 0;
+        let (mut first, mut is_used) = (0, false);
         while first < class.turns.len() {
             let count = at_a_time.min(class.turns.len() - first);
             class.file.read_at(class.offset(first as u32, 0), &mut bytes[..count * slot_bytes])?;
@@ -297,23 +286,29 @@ impl Walk {
                 let sides = slot.split_at(class.version_bytes);
                 let sides = [(sides.0, 0), (sides.1, 1)]
                     .map(|(bytes, side)| Side::parse(bytes, Seed::new(storage, number, place.slot, side)));
-                class.turns[first + i] = self.slot(class, place, sides)?;
+                if place.slot < listed.slots || is_blind {
+                    class.turns[first + i] = self.slot(class, place, sides)?;
+                } else {
+                    is_used |= sides.iter().any(Side::was_written);
+                }
             }
             first += count;
         }
-        let listed = facts.classes.get(&number).copied().unwrap_or_default();
-        if class.newest < listed.newest && !mutant(mutants::CELL_LOSS_UNSEEN) {
+        if class.newest < listed.newest && !is_blind {
             hit("cells.recover.older");
             let (found, expected) = (class.newest, listed.newest);
             let why = format!("its last write is number {found}, and number {expected} was synced");
             return Err(CellError::Older { file: class_path(number).to_string(), why });
         }
-        let unlisted = class.turns.iter().skip(listed.slots as usize).any(|turn| *turn > 0);
-        if unlisted && !mutant(mutants::CELL_LOSS_UNSEEN) {
+        if is_used {
             hit("cells.recover.older");
             let file = class_path(number);
             let why = format!("{file} has cells that it does not list; one of the two was put back");
             return Err(CellError::Older { file: MANIFEST.to_owned(), why });
+        }
+        if !is_blind && class.turns.len() > listed.slots as usize {
+            hit("cells.recover.unlisted");
+            class.turns.truncate(listed.slots as usize);
         }
         Ok(())
     }
