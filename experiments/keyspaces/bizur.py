@@ -174,7 +174,7 @@ def settled(row):
     line, first = row["per_100ms"][:KILL_RUN_S * 10], int(row["kill_at_s"] * 10)
     before = line[10:first]
     enough = 0.8 * sum(before) / len(before)
-    dip = next((n for n in range(first, first + 20) if line[n] < enough), None)
+    dip = next((n for n in range(first, min(first + 20, len(line))) if line[n] < enough), None)
     good = (n for n in range(dip or first, len(line) - 4) if line[n] >= enough and sum(line[n:n + 5]) >= 5 * enough)
     back = first if dip is None else next(good, None)
     return dict(row, before_ops_s=round(sum(before) / len(before) * 10), windows_after=len(line) - first,
