@@ -15,7 +15,8 @@ use atoll_scalog::config::{CONFIG_FORMAT, MAX_SHARDS};
 use atoll_scalog::message::{Report, Reports};
 use atoll_scalog::order::OrderEntry;
 use atoll_scalog::ordering::{ORDERING_PART, next_tail, read, write};
-use atoll_scalog::{OrderingSpec, ScalogConfig, Server, ShardSpec};
+use atoll_scalog::pace::Pace;
+use atoll_scalog::{OrderingSpec, ScalogConfig, Server, ServerOptions, ShardSpec};
 use bytes::Bytes;
 
 use crate::latency::Latencies;
@@ -140,6 +141,27 @@ impl Leaves {
     }
 }
 
+/// The reports of an emulated server that no cut covers yet. Like a server of the product, it holds further ones back if they are too many.
+#[derive(Clone, Debug, Default)]
+pub struct Paced {
+    pace: Pace,
+    sent_at: Tick,
+}
+
+impl Paced {
+    /// Returns whether the server may report, if this much of each segment is ordered.
+    pub fn may_report(&mut self, now: Tick, ordered: Option<&[u64]>) -> bool {
+        self.pace.ordered(now, ordered.unwrap_or_default());
+        !self.pace.is_full() || now.since(self.sent_at) >= self.pace.patience(ServerOptions::default().resend)
+    }
+
+    /// Notes a report.
+    pub fn sent(&mut self, now: Tick, counts: Vec<u64>) {
+        self.pace.sent(now, counts);
+        self.sent_at = now;
+    }
+}
+
 /// What an observer of the ordering log has seen, as a storage server would.
 pub struct Seen {
     /// The number of entries with a cut, and the shards in them.
@@ -182,6 +204,11 @@ impl Seen {
     /// Returns how many records were ordered since [`Seen::begin`].
     pub fn ordered(&self) -> u64 {
         self.ordered.0 - self.ordered.1
+    }
+
+    /// Returns what is ordered of each segment of a shard. None if nothing is.
+    pub fn ordered_of(&self, shard: u32) -> Option<&[u64]> {
+        self.counts.get(&shard).map(Vec::as_slice)
     }
 
     /// Notes that a server of a timed shard reported a count.

@@ -2,9 +2,9 @@
 //! and a real ordering log of three servers, each a node of the product's own host on a thread of its own, all on this machine. The
 //! paper's figure with 3,500 shards emulates the servers, too.
 //!
-//! One more node sends what the servers would: each message has the report of one server, as in the product. The servers share that
-//! node's connections, which costs less than a connection of each. For each number of shards, the interval of the reports doubles until
-//! the layer carries it.
+//! One more node sends what the servers would: each message has the report of one server, as in the product, and a server holds reports
+//! back while cuts come late. The servers share that node's connections, which costs less than a connection of each. For each number of
+//! shards, the interval of the reports doubles until the layer carries it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::hosts::{HostError, RealNode, life_of, meet, storage_of};
-use super::layer::{Layer, ORDERING_KIND, Seen, observe};
+use super::layer::{Layer, ORDERING_KIND, Paced, Seen, observe};
 use super::threads::ThreadTimes;
 use crate::virtualization::load_1m;
 
@@ -103,13 +103,25 @@ struct Emulated {
     to: (NodeId, RoleKind),
     /// Its first report has the configuration.
     introduces: bool,
+    paced: Paced,
 }
 
-/// Counts what the emulated servers did.
+/// What came of a report that was due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    Sent,
+    /// The server has too many reports under way, as a server of the product would.
+    Held,
+    /// Too many messages wait for the connection.
+    Full,
+}
+
+/// Counts what the emulated servers did. Reports that they held back are not due.
 #[derive(Default)]
 struct Sent {
     due: AtomicU64,
     sent: AtomicU64,
+    held: AtomicU64,
 }
 
 /// The emulated servers, on a node.
@@ -134,7 +146,7 @@ impl Servers {
                 let to =
                     leaf.map_or((layer.orderer, ORDERER), |leaf| (config.aggregators[leaf].node, AGGREGATOR));
                 let introduces = !std::mem::replace(&mut known[leaf.map_or(0, |leaf| leaf + 1)], true);
-                all.push(Emulated { shard, replica, leaf, to, introduces });
+                all.push(Emulated { shard, replica, leaf, to, introduces, paced: Paced::default() });
             }
         }
         let groups = (layer.interval.as_nanos() / RHYTHM.as_nanos()).clamp(1, 4096) as usize;
@@ -143,7 +155,7 @@ impl Servers {
     }
 
     /// Reports group after group, one for each tick. Ticks that this node is late for are made up for, but no server reports twice at once:
-    /// those reports are due, and not sent.
+    /// those reports are due, and not sent, but for the part of them that would be held back, too.
     async fn report(mut self, env: Env) {
         let (began, mut last) = (env.now(), self.ticks.count());
         loop {
@@ -154,27 +166,42 @@ impl Servers {
             last = tick;
             let now = env.now();
             let count = self.layer.count(now.since(began));
-            let mut sent = 0;
+            let (mut sent, mut held) = (0, 0);
             for index in &group {
-                sent += u64::from(self.report_of(*index, &env, now, count));
+                match self.report_of(*index, &env, now, count) {
+                    Came::Sent => sent += 1,
+                    Came::Held => held += 1,
+                    Came::Full => {}
+                }
             }
-            self.sent.due.fetch_add((missed + group.len()) as u64, Ordering::Relaxed);
+            let (missed, all) = (missed as u64, group.len() as u64);
+            let missed_due = missed * (all - held) / all.max(1);
+            self.sent.due.fetch_add(missed_due + all - held, Ordering::Relaxed);
             self.sent.sent.fetch_add(sent, Ordering::Relaxed);
+            self.sent.held.fetch_add(held + missed - missed_due, Ordering::Relaxed);
         }
     }
 
-    /// Sends the report of a server. Returns whether it was sent: not if too many wait already.
-    fn report_of(&mut self, index: usize, env: &Env, now: Tick, count: u64) -> bool {
+    /// Sends the report of a server, if it may report and not too many wait already.
+    fn report_of(&mut self, index: usize, env: &Env, now: Tick, count: u64) -> Came {
         let one = &mut self.all[index];
+        if !one.paced.may_report(now, locked(&self.seen).ordered_of(one.shard)) {
+            return Came::Held;
+        }
         let report = self.layer.report(one.shard, one.replica, count);
+        let counts = report.counts.clone();
         let config = if one.introduces { self.config.clone() } else { Bytes::new() };
         let message = self.layer.message(vec![report], one.leaf, config);
         let sent = env.post(one.to.0, Class::Control, one.to.1, message);
-        one.introduces &= !sent;
-        if sent && self.layer.is_timed(one.shard, one.replica) {
+        if !sent {
+            return Came::Full;
+        }
+        one.introduces = false;
+        one.paced.sent(now, counts);
+        if self.layer.is_timed(one.shard, one.replica) {
             locked(&self.seen).report(now, one.shard, count);
         }
-        sent
+        Came::Sent
     }
 
     /// Returns the servers that report in a tick.
@@ -275,11 +302,13 @@ impl Drop for Running {
 struct Reports {
     due: u64,
     sent: u64,
+    held: u64,
 }
 
 impl Sent {
     fn now(&self) -> Reports {
-        Reports { due: self.due.load(Ordering::Relaxed), sent: self.sent.load(Ordering::Relaxed) }
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Reports { due: of(&self.due), sent: of(&self.sent), held: of(&self.held) }
     }
 }
 
@@ -350,7 +379,8 @@ impl Running {
         let line = json!({
             "system": "Scalog", "workload": if point.followed { "ordering, followed by all servers" } else { "ordering" },
             "shards": point.shards, "interval_us": point.interval.as_micros() as u64, "carried": carried,
-            "reports_due_s": per_second(due), "reports_s": per_second(sent), "cuts_s": per_second(seen.cuts),
+            "reports_due_s": per_second(due), "reports_s": per_second(sent),
+            "reports_held_s": per_second(after.held - before.held), "cuts_s": per_second(seen.cuts),
             "shards_per_cut": per_cut(seen.shards_in_cuts), "bytes_per_cut": per_cut(seen.bytes),
             "report_to_cut_p50_us": p50_us, "report_to_cut_p99_us": seen.latencies.quantile_us(0.99),
             "writes_s": writes_s.round(), "writes_due_s": writes_due_s.round(), "processor_share": busy,

@@ -1,5 +1,6 @@
 //! The ordering layer on modelled machines (`model.rs`), with emulated storage servers: aggregators, the orderer and the servers of the
-//! ordering log have machines of their own, and each storage server has a connection of its own.
+//! ordering log have machines of their own, and each storage server has a connection of its own. As in the product, a server holds reports
+//! back while cuts come late.
 //!
 //! A turn of an aggregator or of the orderer takes longer the more reports it handles, and the model of a turn knows messages only. So
 //! this is measured first: the same nodes run for a short time, and what their turns take on this machine, beyond what the model says, is
@@ -16,7 +17,7 @@ use atoll_scalog::roles::{AGGREGATOR, ORDERER};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::layer::{Layer, Leaves, ORDERING_KIND, Seen, observe};
+use super::layer::{Layer, Leaves, ORDERING_KIND, Paced, Seen, observe};
 use super::ordering::depth_of;
 use super::parts::Parts;
 use crate::model::{Busy, Model, Parameters, Work, life_of, storage_of};
@@ -31,6 +32,10 @@ const CALIBRATED_AT: Duration = Duration::from_millis(1);
 /// The least intervals before a measurement, and of it: the longer these are, the less the moments of single cuts matter.
 const WARM_UP_INTERVALS: u64 = 4;
 const MEASURED_INTERVALS: u64 = 20;
+/// The least cuts before a measurement, and in it, unless they are so rare that it becomes too long: a layer under load makes rarer cuts.
+const WARM_UP_CUTS: u64 = 4;
+const MEASURED_CUTS: u64 = 20;
+const TOO_LONG: Duration = Duration::from_millis(200);
 /// The layer carries a load if it orders that many records, give or take this part of them, and takes at most this time from a report to
 /// its cut, in the median.
 const CARRIED: f64 = 0.1;
@@ -108,6 +113,10 @@ struct Nodes {
     ordering: Vec<NodeId>,
     aggregators: Vec<NodeId>,
     seen: Arc<Mutex<Seen>>,
+    /// What the servers have reported, in the order of shards and replicas.
+    paced: Vec<Paced>,
+    /// How many intervals the warm-up and the measurement had.
+    intervals: (u64, u64),
 }
 
 impl Tree {
@@ -154,8 +163,22 @@ impl Tree {
         let seen = Arc::new(Mutex::new(Seen::new()));
         model.start();
         let (config_bytes, leaves) = (config.to_bytes(), Layer::leaves(&config));
-        let mut nodes =
-            Nodes { model, parts, layer, config, config_bytes, leaves, orderer, ordering, aggregators, seen };
+        let paced = vec![Paced::default(); (self.shards * self.replicas) as usize];
+        let intervals = (0, 0);
+        let mut nodes = Nodes {
+            model,
+            parts,
+            layer,
+            config,
+            config_bytes,
+            leaves,
+            orderer,
+            ordering,
+            aggregators,
+            seen,
+            paced,
+            intervals,
+        };
         nodes.add_rest(observer)?;
         let log = nodes.log(observer)?;
         let (env, its) = (nodes.model.env(observer), nodes.seen.clone());
@@ -169,11 +192,16 @@ impl Tree {
         Ok(nodes)
     }
 
-    /// Returns how many intervals there are before the measurement and until its end.
+    /// Returns how many intervals there are at least before the measurement, and in it.
     fn intervals(&self) -> (u64, u64) {
         let interval = nanos(self.interval).max(1);
         let warm = nanos(self.warm_up).div_ceil(interval).max(WARM_UP_INTERVALS);
-        (warm, warm + nanos(self.measured).div_ceil(interval).max(MEASURED_INTERVALS))
+        (warm, nanos(self.measured).div_ceil(interval).max(MEASURED_INTERVALS))
+    }
+
+    /// Returns how long the measurement was.
+    fn seconds(&self, nodes: &Nodes) -> f64 {
+        self.interval.as_secs_f64() * nodes.intervals.1 as f64
     }
 
     /// Measures what bytes cost. All servers report at the same moment, so that turns are as long as those of a node that is busy.
@@ -216,24 +244,21 @@ impl Tree {
                 nodes.model.run_until(began + at);
             }
         }
-        let (warm, all) = self.intervals();
-        for turn in 0..all {
-            if turn == warm {
-                nodes.model.forget();
-                locked(&nodes.seen).begin();
-            }
-            nodes.report_all(began, at, spread, false);
-            at += interval;
-            nodes.model.run_until(began + at);
-        }
+        let (warm, measured) = self.intervals();
+        // What bytes cost does not depend on cuts.
+        let cuts = if costs.is_some() { (WARM_UP_CUTS, MEASURED_CUTS) } else { (0, 0) };
+        let ways = (began, interval, spread);
+        nodes.intervals.0 = nodes.run_turns(ways, &mut at, (warm, cuts.0));
+        nodes.model.forget();
+        locked(&nodes.seen).begin();
+        nodes.intervals.1 = nodes.run_turns(ways, &mut at, (measured, cuts.1));
         Ok(nodes)
     }
 
     /// Runs the layer and prints its line. Returns whether it carries the load.
     pub fn tell(&self, parameters: &Parameters, costs: Costs, workload: &str) -> Result<bool, TreeError> {
         let nodes = self.play(parameters, Some(costs))?;
-        let (warm, all) = self.intervals();
-        let seconds = (nanos(self.interval) * (all - warm)) as f64 / 1e9;
+        let seconds = self.seconds(&nodes);
         let seen = locked(&nodes.seen);
         let writes_s = seen.ordered() as f64 / seconds;
         let writes_due_s = f64::from(self.shards) * self.shard_rate;
@@ -255,9 +280,10 @@ impl Tree {
             "bottleneck": busiest[0].0, "busy": busy,
             "settings": {
                 "kind": "modelled, servers emulated", "servers": self.shards * self.replicas, "shard_rate": self.shard_rate,
-                "aggregators": nodes.aggregators.len(), "ordering_servers": ORDERING, "warm_up_intervals": warm,
-                "measured_intervals": all - warm, "seed": self.seed, "aggregator_byte_ps": costs.aggregator_byte_ps,
-                "orderer_byte_ps": costs.orderer_byte_ps, "load_1m": load_1m(), "parameters": parameters.to_json(),
+                "aggregators": nodes.aggregators.len(), "ordering_servers": ORDERING,
+                "warm_up_intervals": nodes.intervals.0, "measured_intervals": nodes.intervals.1, "seed": self.seed,
+                "aggregator_byte_ps": costs.aggregator_byte_ps, "orderer_byte_ps": costs.orderer_byte_ps,
+                "load_1m": load_1m(), "parameters": parameters.to_json(),
             },
         });
         println!("{line}");
@@ -326,27 +352,52 @@ impl Nodes {
         Err(TreeError::Add(None))
     }
 
-    /// Sends one report of each server, spread over so many nanoseconds from now on.
+    /// Lets the servers report at every interval, from a time on, which it raises, until there were at least so many intervals and cuts.
+    /// Returns how many intervals there were.
+    fn run_turns(
+        &mut self,
+        (began, interval, spread): (u64, u64, u64),
+        at: &mut u64,
+        (intervals, cuts): (u64, u64),
+    ) -> u64 {
+        let (before, mut turns) = (locked(&self.seen).cuts, 0);
+        let lacks_cuts = |seen: &Mutex<Seen>| locked(seen).cuts - before < cuts;
+        while turns < intervals || (lacks_cuts(&self.seen) && turns * interval < nanos(TOO_LONG)) {
+            self.report_all(began, *at, spread, false);
+            *at += interval;
+            self.model.run_until(began + *at);
+            turns += 1;
+        }
+        turns
+    }
+
+    /// Sends one report of each server that holds none back, spread over so many nanoseconds from now on.
     fn report_all(&mut self, began: u64, at: u64, spread: u64, introduces: bool) {
         let mut known = vec![!introduces; self.config.aggregators.len() + 1];
         let Layer { shards, replicas, .. } = self.layer;
+        let (now, mut seen) = (Tick(began + at), locked(&self.seen));
         for shard in 0..shards {
             let leaf = self.leaves.of(shard);
             let (node, role): (NodeId, RoleKind) =
                 leaf.map_or((self.orderer, ORDERER), |leaf| (self.aggregators[leaf], AGGREGATOR));
             for replica in 0..replicas {
-                let server = u64::from(shard * replicas + replica);
-                let when = at + mix(server) % spread;
+                let server = shard * replicas + replica;
+                let paced = &mut self.paced[server as usize];
+                if !paced.may_report(now, seen.ordered_of(shard)) {
+                    continue;
+                }
+                let when = at + mix(server.into()) % spread;
                 let count = self.layer.count(Duration::from_nanos(when));
                 let is_known = std::mem::replace(&mut known[leaf.map_or(0, |leaf| leaf + 1)], true);
                 let config = if is_known { Bytes::new() } else { self.config_bytes.clone() };
                 let report = self.layer.report(shard, replica, count);
+                paced.sent(Tick(began + when), report.counts.clone());
                 let frame = self.layer.message(vec![report], leaf, config).into_frame(role);
                 let envelope = Envelope { exchange: Exchange::Post, frame };
                 let from = self.layer.server(shard, replica).node;
                 self.model.send_from_outside(began + when, from, node, Class::Control, envelope);
                 if self.layer.is_timed(shard, replica) {
-                    locked(&self.seen).report(Tick(began + when), shard, count);
+                    seen.report(Tick(began + when), shard, count);
                 }
             }
         }

@@ -6,6 +6,7 @@
 //! | storage server (§3, Figure 2): segments, FIFO replication inside a shard, reports | `server/` |
 //! | aggregator (§3.2, a tree) | `aggregator.rs` |
 //! | ordering layer (§3.2): cuts from the minimum of each shard | `orderer.rs`, `reported.rs` |
+//! | (fewer reports while cuts come late) | `pace.rs` |
 //! | cuts and global sequence numbers (§3.2) | `order.rs` |
 //! | (the beginning of an ordering log that was trimmed) | `snapshot.rs` |
 //! | the ordering layer's own log | `ordering.rs` |
@@ -31,6 +32,9 @@
 //!   snapshot of the state of the order, which is an entry itself.
 //! - *Aggregators forward the counts of each server*, also where they know all servers of a shard, because a minimum over part of a shard
 //!   would be wrong after a restart (scalog-S6).
+//! - *Servers report less often while cuts come late.* A server has few reports under way that no cut covers (`pace.rs`), and an orderer
+//!   has few cuts under way. So an ordering layer with more to do than it can makes larger, rarer cuts. The paper's servers report at a fixed
+//!   interval.
 //! - *keeps_order is false*: the records of two segments are ordered by cuts.
 //! - *The ordering log is a single Loglet on a node* (`provider.rs`, `KindLogs`), not a virtual log. Without its sequencer nothing is
 //!   acknowledged. Then a seal of the whole seals the ordering log itself, and the virtual log above continues with another Scalog Loglet.
@@ -51,6 +55,7 @@ pub mod mutants;
 pub mod order;
 pub mod orderer;
 pub mod ordering;
+pub mod pace;
 mod plan;
 mod plugin;
 mod provider;

@@ -321,13 +321,28 @@ impl Message for Fetched {
     }
 }
 
+atoll_core::choice! {
+    /// What became of a proposal.
+    pub enum Fate {
+        /// It is in the ordering log.
+        0 = Written {
+            /// Its place.
+            at: u64
+        },
+        /// It is not there, and never will be.
+        1 = Lost {},
+        /// It may be there, or may still get there.
+        2 = Unknown {},
+    }
+}
+
 message! {
-    /// A proposal to the ordering log was answered. The orderer sends it to itself.
+    /// A proposal to the ordering log has come to an end. The orderer sends it to itself.
     pub struct Proposed = 689 {
         /// The Loglet.
         pub loglet: LogletId,
-        /// Its place in the log. None if it may be missing there.
-        pub at: Option<u64>,
+        /// What became of it.
+        pub fate: Fate,
     }
 }
 

@@ -16,10 +16,10 @@ use atoll_core::{
 };
 
 use crate::config::ScalogConfig;
-use crate::message::{Follow, Followed, Proposed, Reports};
+use crate::message::{Fate, Follow, Followed, Proposed, Reports};
 use crate::mutants;
 use crate::order::{Order, OrderEntry};
-use crate::ordering::{OrderingLogs, follow, write};
+use crate::ordering::{OrderingLogs, follow, try_write};
 use crate::reported::Reported;
 use crate::roles::ORDERER;
 use crate::snapshot::Snapshot;
@@ -27,7 +27,8 @@ use crate::snapshot::Snapshot;
 /// Limits of an orderer.
 #[derive(Clone, Debug)]
 pub struct OrdererOptions {
-    /// How long the ordering log may take for a proposal before it is made again.
+    /// How long the ordering log may take for a proposal before its fate counts as unknown. The first such proposal is made again at
+    /// once, the next ones after pauses that become longer: they may all be waiting in the log, which would only become slower.
     pub propose_timeout: Duration,
     /// How long a server of a shard may lack what another one has before the shard is ended, if other shards are live (scalog-S17). 0:
     /// never.
@@ -53,6 +54,8 @@ const LOOKS: u32 = 5;
 const CATCH_UP: Duration = Duration::from_millis(20);
 /// Only an orderer that has proposed something this recently proposes snapshots: those of several orderers would get into each other's way.
 const AT_WORK: Duration = Duration::from_secs(1);
+/// Pauses after proposals whose fate is unknown double up to this many times [`OrdererOptions::propose_timeout`].
+const LONGEST_PAUSE: u32 = 8;
 /// The most Loglets that an orderer knows. The one for which it has not proposed anything for the longest time is forgotten; reports bring
 /// it back.
 const MAX_KNOWN: usize = 1024;
@@ -74,6 +77,10 @@ struct Ordered {
     reported: Reported,
     proposing: bool,
     proposed_at: Tick,
+    /// How many proposals in a row have an unknown fate.
+    astray: u32,
+    /// Until when this orderer waits for such proposals, unless all that was proposed is ordered before.
+    waits_until: Option<Tick>,
     /// The place above the newest entry of the ordering log that this orderer has proposed.
     end: u64,
     /// How many entries were applied when a snapshot was last proposed.
@@ -128,6 +135,8 @@ impl Orderer {
             reported,
             proposing: false,
             proposed_at: now,
+            astray: 0,
+            waits_until: None,
             end: 0,
             tried_at: 0,
             trimmed: 0,
@@ -167,8 +176,7 @@ impl Orderer {
         for report in &m.reports {
             one.reported.hear(&one.order, report);
         }
-        let interval = Duration::from_micros(one.config.interval_us.into());
-        let at = now.max(one.proposed_at.after(interval));
+        let at = one.next_at(now);
         self.wake(m.loglet, at);
     }
 
@@ -210,32 +218,45 @@ impl Orderer {
                 Box::pin(async move { drop(log.prefix_trim(Offset(start)).await) }),
             );
         }
-        let applied = Some(one.order.applied());
+        let (applied, at) = (Some(one.order.applied()), one.next_at(now));
         out.reply(from, Followed { applied }, Lsn::NONE);
-        self.wake(m.loglet, now);
-    }
-
-    fn on_proposed(&mut self, now: Tick, m: &Proposed) {
-        let Some(one) = self.loglets.get_mut(&m.loglet) else { return };
-        one.proposing = false;
-        match m.at {
-            Some(at) => one.end = one.end.max(at + 1),
-            None => {
-                hit("scalog.orderer.not_proposed");
-                one.reported.not_proposed();
-            }
-        }
-        let interval = Duration::from_micros(one.config.interval_us.into());
-        let at = now.max(one.proposed_at.after(interval));
         self.wake(m.loglet, at);
     }
 
-    /// Proposes what is new. At most one proposal is on its way, so cuts grow when the ordering log is slow.
+    fn on_proposed(&mut self, now: Tick, m: &Proposed) {
+        let timeout = self.options.propose_timeout;
+        let Some(one) = self.loglets.get_mut(&m.loglet) else { return };
+        one.proposing = false;
+        match m.fate {
+            Fate::Written { at } => {
+                one.end = one.end.max(at + 1);
+                one.astray = 0;
+            }
+            Fate::Lost {} => {
+                hit("scalog.orderer.not_proposed");
+                one.reported.not_proposed();
+            }
+            Fate::Unknown {} => {
+                hit("scalog.orderer.astray");
+                let pause = timeout * ((1 << one.astray) >> 1).min(LONGEST_PAUSE);
+                one.astray = (one.astray + 1).min(u32::BITS - 1);
+                one.waits_until = Some(now.after(pause));
+            }
+        }
+        let at = one.next_at(now);
+        self.wake(m.loglet, at);
+    }
+
+    /// Proposes what is new. At most one proposal is on its way, and few are astray, so cuts are rarer and larger when the ordering log is
+    /// slow.
     fn propose(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let (stuck_after, snapshot_after) = (self.options.stuck_after, self.options.snapshot_after);
         let Some(one) = self.loglets.get_mut(&loglet) else { return };
         if one.proposing {
             return;
+        }
+        if let Some(until) = one.waits_for_astray(now) {
+            return self.wake(loglet, until);
         }
         let (entry, look_at) = match one.snapshot(now, snapshot_after) {
             Snapshots::Wait(until) => return self.wake(loglet, until),
@@ -261,8 +282,12 @@ impl Orderer {
         (one.proposing, one.proposed_at) = (true, now);
         let (env, log) = (self.env.clone(), one.log.clone());
         let propose = async move {
-            let at = write(&env, &log, &entry, until).await.ok();
-            env.post(env.node(), Class::Control, ORDERER, Proposed { loglet, at });
+            let fate = match try_write(&env, &log, &entry, until).await {
+                Ok(at) => Fate::Written { at },
+                Err(not_written) if not_written.may_come => Fate::Unknown {},
+                Err(_) => Fate::Lost {},
+            };
+            env.post(env.node(), Class::Control, ORDERER, Proposed { loglet, fate });
         };
         out.run("scalog.propose", Box::pin(propose));
     }
@@ -277,6 +302,27 @@ enum Snapshots {
 }
 
 impl Ordered {
+    /// Returns when to look for something to propose.
+    fn next_at(&self, now: Tick) -> Tick {
+        let interval = Duration::from_micros(self.config.interval_us.into());
+        now.max(self.proposed_at.after(interval))
+    }
+
+    /// Returns until when to wait for proposals whose fate is unknown. None if there are none any more: either all that was proposed is
+    /// ordered, or it takes too long, and they are made again.
+    fn waits_for_astray(&mut self, now: Tick) -> Option<Tick> {
+        let until = self.waits_until?;
+        if self.reported.is_ordered(&self.order) {
+            self.astray = 0;
+        } else if now < until {
+            return Some(until);
+        } else {
+            self.reported.not_proposed();
+        }
+        self.waits_until = None;
+        None
+    }
+
     /// Continues with the state of a snapshot.
     fn resume(&mut self, order: Order) {
         hit("scalog.orderer.resumed");

@@ -88,6 +88,15 @@ pub trait OrderingLogs: Send + Sync + fmt::Debug {
     }
 }
 
+/// Why an entry was not written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotWritten {
+    /// The reason.
+    pub why: LogletError,
+    /// Whether the entry may be in the log nevertheless, or still get there.
+    pub may_come: bool,
+}
+
 /// Appends an entry to the ordering log, and returns its place. All entries may be applied twice, so an attempt with an unknown outcome is
 /// simply repeated.
 ///
@@ -99,6 +108,17 @@ pub async fn write(
     entry: &OrderEntry,
     until: Tick,
 ) -> Result<u64, LogletError> {
+    try_write(env, log, entry, until).await.map_err(|not_written| not_written.why)
+}
+
+/// Like [`write`]. The error says whether the entry may still be applied.
+pub(crate) async fn try_write(
+    env: &Env,
+    log: &Arc<dyn Loglet>,
+    entry: &OrderEntry,
+    until: Tick,
+) -> Result<u64, NotWritten> {
+    let mut may_come = false;
     loop {
         let op = OpId { client: ClientId(env.random() | 1), seq: 1 };
         let batch = Batch::of([Entry { op, payload: entry.to_bytes() }]);
@@ -107,14 +127,22 @@ pub async fn write(
             Ok(Err(AppendError::Sealed)) => {
                 let is_gone = log.check_tail().await == Err(LogletError::Gone);
                 let ended = LogletError::Unavailable(Unavailability::NoSequencer);
-                return Err(if is_gone { LogletError::Gone } else { ended });
+                let why = if is_gone { LogletError::Gone } else { ended };
+                return Err(NotWritten { why, may_come });
             }
-            Ok(Err(AppendError::NotAppended(why) | AppendError::Unknown(why))) => why,
+            Ok(Err(AppendError::NotAppended(why))) => why,
+            Ok(Err(AppendError::Unknown(why))) => {
+                may_come = true;
+                why
+            }
             Ok(Err(AppendError::Forgotten)) => Unavailability::Busy,
-            Err(_) => return Err(LogletError::Unavailable(Unavailability::Stopping)),
+            Err(_) => {
+                let why = LogletError::Unavailable(Unavailability::Stopping);
+                return Err(NotWritten { why, may_come: true });
+            }
         };
         if env.now() >= until {
-            return Err(LogletError::Unavailable(why));
+            return Err(NotWritten { why: LogletError::Unavailable(why), may_come });
         }
         env.sleep(env.jitter(PAUSE)).await;
     }

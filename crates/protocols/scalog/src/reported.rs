@@ -60,6 +60,15 @@ impl Reported {
         cut
     }
 
+    /// Returns whether all that was proposed is ordered, as far as its shards are live.
+    pub fn is_ordered(&self, order: &Order) -> bool {
+        let is_below = |(proposed, ordered): (&u64, &u64)| proposed <= ordered;
+        self.proposed.iter().all(|(number, proposed)| {
+            let shard = order.shards().get(number).filter(|shard| shard.is_live());
+            shard.is_none_or(|shard| proposed.iter().zip(&shard.counts).all(is_below))
+        })
+    }
+
     /// Notes that a proposal failed: what was proposed may be missing in the ordering log.
     pub fn not_proposed(&mut self) {
         self.proposed.clear();

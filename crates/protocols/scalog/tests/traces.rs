@@ -18,7 +18,7 @@ use atoll_core::*;
 use atoll_loglet_store::message::{Answer, Delete};
 use atoll_scalog::config::{Aggregator as Place, CONFIG_FORMAT};
 use atoll_scalog::message::{
-    Append, Appended, Fetch, Fetched, Follow, Followed, Outcome, Placed, Proposed, Receipt, Replicate,
+    Append, Appended, Fate, Fetch, Fetched, Follow, Followed, Outcome, Placed, Proposed, Receipt, Replicate,
     Replicated, Report, Reports,
 };
 use atoll_scalog::mutants;
@@ -241,7 +241,12 @@ fn give(role: &mut LoneRole, name: &str, command: &mut Command) {
             return role.post(from, frame(Reports { loglet, config, at, reports }));
         }
         "proposed" => {
-            return role.post(from, frame(Proposed { loglet, at: (!command.flag("failed")).then_some(0) }));
+            let fate = match (command.flag("lost"), command.flag("unknown")) {
+                (true, _) => Fate::Lost {},
+                (_, true) => Fate::Unknown {},
+                _ => Fate::Written { at: 0 },
+            };
+            return role.post(from, frame(Proposed { loglet, fate }));
         }
         "follow" => {
             let (from, ended) = (command.number(), command.flag("ended"));

@@ -29,11 +29,7 @@ fn tree(shards: u32, fan_in: usize) -> Tree {
 fn ordered(of: &Tree, costs: Costs) -> (f64, f64, usize) {
     let nodes = of.play(&PARAMETERS, Some(costs)).expect("it runs");
     let seen = locked(&nodes.seen);
-    (
-        seen.ordered() as f64 / of.measured.as_secs_f64(),
-        seen.latencies.quantile_us(0.5),
-        depth_of(&nodes.config),
-    )
+    (seen.ordered() as f64 / of.seconds(&nodes), seen.latencies.quantile_us(0.5), depth_of(&nodes.config))
 }
 
 #[test]
@@ -67,7 +63,25 @@ fn what_bytes_cost_the_orderer_delays_cuts() {
 fn an_orderer_that_is_too_slow_does_not_carry_the_load() {
     let tells = |costs| tree(40, 8).tell(&PARAMETERS, costs, "test").expect("it runs");
     assert!(tells(FREE));
-    assert!(!tells(Costs { orderer_byte_ps: 2_000_000, ..FREE }));
+    assert!(!tells(Costs { orderer_byte_ps: 40_000_000, ..FREE }));
+}
+
+#[test]
+fn an_orderer_under_load_makes_rarer_and_larger_cuts() {
+    let of = tree(40, 8);
+    let figures = |orderer_byte_ps| {
+        let nodes = of.play(&PARAMETERS, Some(Costs { orderer_byte_ps, ..FREE })).expect("it runs");
+        let (seen, seconds) = (locked(&nodes.seen), of.seconds(&nodes));
+        let shards_per_cut = seen.shards_in_cuts as f64 / seen.cuts.max(1) as f64;
+        (seen.cuts as f64 / seconds, shards_per_cut, seen.ordered() as f64 / seconds)
+    };
+    let (idle, ..) = figures(0);
+    // The reports of one interval take it many intervals.
+    let (cuts_s, shards_per_cut, writes_s) = figures(500_000);
+    assert!(cuts_s > 50.0, "{cuts_s} cuts per second");
+    assert!(cuts_s < idle / 5.0, "{cuts_s} cuts per second under load, {idle} without");
+    assert!(shards_per_cut > 20.0, "{shards_per_cut} of 40 shards in a cut");
+    assert!((writes_s / 40e6 - 1.0).abs() < 0.1, "{writes_s} of 40 million records per second");
 }
 
 #[test]

@@ -76,6 +76,7 @@ impl StorageServer {
         changed.dedup();
         for shard in changed {
             self.settle(loglet, shard, out);
+            self.pace_reports(now, loglet, shard);
         }
         if applied.trimmed {
             self.trim(loglet, out);
@@ -95,6 +96,7 @@ impl StorageServer {
         for shard in self.shards_of(loglet) {
             self.give_up_ordered(loglet, shard, out);
             self.settle(loglet, shard, out);
+            self.pace_reports(now, loglet, shard);
         }
         self.wake_readers(loglet, out);
         true

@@ -1,5 +1,5 @@
 //! Reports of what is synced (scalog.md §4). Only synced records count: if all servers of a shard lose power, what is below a cut must
-//! still be there (scalog-S1).
+//! still be there (scalog-S1). While cuts come late, reports are rarer (`pace.rs`).
 
 use atoll_contract::LogletId;
 use atoll_core::testing::{hit, mutant};
@@ -28,6 +28,19 @@ impl StorageServer {
         self.wake(loglet, now.max(last.after(interval)));
     }
 
+    /// Learns how much of a shard is ordered. A report that waited for this can be sent at the next interval.
+    pub(super) fn pace_reports(&mut self, now: Tick, loglet: LogletId, shard: u32) {
+        let Some(here) = self.here.get_mut(&loglet) else { return };
+        let (Some(known), Some(mine)) = (here.order.shards().get(&shard), here.shards.get_mut(&shard)) else {
+            return;
+        };
+        let was_full = mine.pace.is_full();
+        mine.pace.ordered(now, &known.counts);
+        if was_full && !mine.pace.is_full() {
+            self.report_soon(now, loglet);
+        }
+    }
+
     /// Reports what is new, or again what had no effect. Silent if everything that is synced here is ordered (scalog-S17).
     pub(super) fn report(&mut self, now: Tick, loglet: LogletId, shard: u32, out: &mut Effects) {
         let Some(here) = self.here.get(&loglet) else { return };
@@ -46,14 +59,17 @@ impl StorageServer {
         if counts.iter().zip(&known.counts).all(|(synced, ordered)| synced <= ordered) {
             return;
         }
-        let is_new = counts != mine.reported;
-        let resend = self.options.resend;
-        if !is_new && now.since(mine.reported_at) < resend {
+        let (is_new, is_held) = (counts != mine.reported, mine.pace.is_full());
+        let resend = mine.pace.patience(self.options.resend);
+        if (!is_new || is_held) && now.since(mine.reported_at) < resend {
+            if is_new {
+                hit("scalog.report.held");
+            }
             let at = mine.reported_at.after(resend);
             return self.wake(loglet, at);
         }
         // Once the usual way had no effect, others stay in use for a while.
-        let attempts = match is_new {
+        let attempts = match is_new && !is_held {
             true if mine.reports.is_multiple_of(REPORTS_PER_WAY) => 0,
             true => mine.attempts,
             false => mine.attempts.saturating_add(1),
@@ -67,6 +83,9 @@ impl StorageServer {
             out.post(node, Class::Control, role, message, Lsn::NONE);
         }
         if let Some(mine) = self.mine(loglet, shard) {
+            if is_new {
+                mine.pace.sent(now, counts.clone());
+            }
             (mine.reported, mine.reported_at, mine.attempts) = (counts, now, attempts);
             mine.reports += 1;
         }

@@ -7,6 +7,7 @@ use atoll_core::{Caller, NodeId, Tick};
 
 use super::numbers::Numbers;
 use super::segment::Part;
+use crate::pace::Pace;
 
 /// A peer, as the primary of a segment sees it.
 #[derive(Debug)]
@@ -86,6 +87,7 @@ pub(super) struct Mine {
     pub attempts: u32,
     /// How many reports there were.
     pub reports: u64,
+    pub pace: Pace,
     next_waiting: u64,
 }
 
@@ -103,6 +105,7 @@ impl Mine {
             reported_at: now,
             attempts: 0,
             reports: 0,
+            pace: Pace::default(),
             next_waiting: 0,
         }
     }
