@@ -15,6 +15,14 @@ use atoll_core::invariant;
 
 use crate::order::Shard;
 
+/// Checks that the next number grew as the number of ordered records did (G1): if it was that number before, it still is.
+pub(crate) fn base_grew_with_cut(before: u64, base: u64, grown: u64) {
+    invariant!(
+        base == before.wrapping_add(grown),
+        "the next number was {before} and is {base}, and {grown} more records are ordered (scalog-G1)"
+    );
+}
+
 /// Checks that the next number is the number of ordered records (G1).
 pub(crate) fn base_is_sum(base: u64, shards: &BTreeMap<u32, Shard>) {
     invariant!(

@@ -4,7 +4,7 @@
 //! a proposal may be lost, repeated or reordered (scalog-S2, S3, S4). The state is a function of the log's prefix, so all who apply the
 //! same entries number all records in the same way. Entries must be applied one by one, in their order (scalog-S7).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -169,6 +169,10 @@ pub struct Order {
     pub(crate) base: u64,
     pub(crate) view: u64,
     pub(crate) shards: BTreeMap<u32, Shard>,
+    /// The number of live shards.
+    pub(crate) live: usize,
+    /// The live shards that are about to end.
+    pub(crate) leaving: BTreeSet<u32>,
     pub(crate) trim: u64,
     /// The number of entries up to the one that seals the log, inclusive.
     pub(crate) sealed: Option<u64>,
@@ -181,8 +185,11 @@ pub struct Order {
 impl Order {
     /// Returns the state before the first entry.
     pub fn new(config: &ScalogConfig) -> Self {
-        let shards = config.shards.iter().map(|spec| (spec.shard, new_shard(spec, 0))).collect();
-        Order { applied: 0, base: 0, view: 0, shards, trim: 0, sealed: None, snapped: None, start: 0 }
+        let shards: BTreeMap<u32, Shard> =
+            config.shards.iter().map(|spec| (spec.shard, new_shard(spec, 0))).collect();
+        let (live, leaving) = (shards.len(), BTreeSet::new());
+        let (applied, base, view, trim, start) = (0, 0, 0, 0, 0);
+        Order { applied, base, view, shards, live, leaving, trim, sealed: None, snapped: None, start }
     }
 
     /// Returns how many entries of the ordering log were applied.
@@ -224,6 +231,11 @@ impl Order {
     /// Returns all shards, ended ones too.
     pub fn shards(&self) -> &BTreeMap<u32, Shard> {
         &self.shards
+    }
+
+    /// Returns how many shards take records.
+    pub fn live(&self) -> usize {
+        self.live
     }
 
     /// Returns why a shard cannot be added.
@@ -274,6 +286,7 @@ impl Order {
             if self.check_add(spec).is_ok() {
                 done.added.push(spec.shard);
                 self.shards.insert(spec.shard, new_shard(spec, self.view + 1));
+                self.live += 1;
             }
         }
         done.records = self.cut(&entry.cut);
@@ -294,13 +307,14 @@ impl Order {
     }
 
     /// Raises the cut and numbers the records in between (scalog.md §5). Both the cut before and the sum before are this state's own, not
-    /// the proposer's (S3).
+    /// the proposer's (S3). Only the shards of the entry are looked at.
     fn cut(&mut self, cut: &[ShardCut]) -> Vec<Numbered> {
         // The order of the components is that of shards and segments, whatever the order in the entry.
         let cut: BTreeMap<u32, &ShardCut> = cut.iter().map(|c| (c.shard, c)).collect();
-        let (mut gsn, mut records) = (self.base, Vec::new());
-        for (number, shard) in &mut self.shards {
-            let Some(new) = cut.get(number).filter(|c| c.counts.len() == shard.counts.len()) else {
+        let (before, mut gsn, mut grown, mut records) = (self.base, self.base, 0_u64, Vec::new());
+        for (number, new) in cut {
+            let Some(shard) = self.shards.get_mut(&number).filter(|s| s.counts.len() == new.counts.len())
+            else {
                 continue;
             };
             // A proposal may come late, after the end of the shard (S13).
@@ -315,8 +329,9 @@ impl Order {
                 // Never lower: a new leader's proposal may be below (S2, S4).
                 *count = if mutant(mutants::SCALOG_S2) { *proposed } else { first.max(*proposed) };
                 let n = count.wrapping_sub(first);
+                grown = grown.wrapping_add(n);
                 if n > 0 && n < u64::MAX / 2 {
-                    records.push(Numbered { shard: *number, segment, first, count: n, gsn });
+                    records.push(Numbered { shard: number, segment, first, count: n, gsn });
                     gsn += n;
                 }
             }
@@ -327,36 +342,44 @@ impl Order {
             let shift = records.iter().map(|r| r.count).sum::<u64>();
             records.iter_mut().for_each(|r| r.gsn += shift);
         }
-        invariants::base_is_sum(self.base, &self.shards);
+        invariants::base_grew_with_cut(before, self.base, grown);
         records
     }
 
     /// Ends shards now, or notes after how many further cuts.
     fn end_shards(&mut self, entry: &OrderEntry, done: &mut Applied) {
         if !entry.cut.is_empty() {
-            for shard in self.shards.values_mut().filter(|shard| shard.is_live()) {
-                shard.leaving = shard.leaving.map(|left| left.saturating_sub(1));
+            for number in &self.leaving {
+                if let Some(shard) = self.shards.get_mut(number) {
+                    shard.leaving = shard.leaving.map(|left| left.saturating_sub(1));
+                }
             }
         }
         for (number, after) in &entry.finalize {
             let stays = self.is_last(*number);
             if let Some(shard) = self.shards.get_mut(number).filter(|_| !stays) {
                 shard.leaving = Some(shard.leaving.map_or(*after, |left| left.min(*after)));
+                self.leaving.extend(shard.is_live().then_some(*number));
             }
         }
         for number in &entry.stuck {
             let stays = self.is_last(*number);
             if let Some(shard) = self.shards.get_mut(number).filter(|_| !stays) {
                 shard.leaving = Some(0);
+                self.leaving.extend(shard.is_live().then_some(*number));
             }
         }
         let (view, base) = (self.view + 1, self.base);
-        for (number, shard) in &mut self.shards {
-            if shard.is_live() && shard.leaving == Some(0) {
-                shard.ended = Some(Final { view, base });
-                done.ended.push(*number);
-            }
-        }
+        let (shards, ended) = (&mut self.shards, &mut done.ended);
+        self.leaving.retain(|number| {
+            let Some(shard) = shards.get_mut(number).filter(|shard| shard.leaving == Some(0)) else {
+                return true;
+            };
+            shard.ended = Some(Final { view, base });
+            ended.push(*number);
+            false
+        });
+        self.live -= done.ended.len();
     }
 
     /// Returns whether no other shard takes records and is not about to end. So there is always one that does.

@@ -361,13 +361,17 @@ impl Ordered {
             hit("scalog.orderer.was_stopped");
         }
         let passed = if mutant(mutants::SCALOG_S17) { passed } else { passed.min(step) };
-        let live: Vec<u32> =
-            self.order.shards().iter().filter(|(_, s)| s.is_live()).map(|(number, _)| *number).collect();
-        if after.is_zero() || live.len() < 2 {
+        let live = self.order.live();
+        if after.is_zero() || live < 2 {
             return (ends, None);
         }
-        for number in &live {
-            let Some(shard) = self.order.shards().get(number) else { continue };
+        // Of all others, no server has more than is ordered.
+        let open = self.reported.open();
+        self.stuck.retain(|number, _| open.contains(number));
+        for number in open {
+            let Some(shard) = self.order.shards().get(number).filter(|shard| shard.is_live()) else {
+                continue;
+            };
             let ordered = shard.counts.clone();
             if !self.reported.lags(*number, shard) {
                 self.stuck.remove(number);
@@ -381,7 +385,7 @@ impl Ordered {
             if stuck.seen < after {
                 let at = now.after(step.min(after - stuck.seen));
                 look_at = Some(look_at.map_or(at, |other| other.min(at)));
-            } else if ends.len() + 1 < live.len() {
+            } else if ends.len() + 1 < live {
                 hit("scalog.orderer.ends_stuck");
                 stuck.seen = Duration::ZERO;
                 ends.push(*number);

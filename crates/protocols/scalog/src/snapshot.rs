@@ -3,11 +3,14 @@
 //! A snapshot is an entry of the ordering log, which an orderer proposes from what it has applied. Other entries may come in between. So it
 //! counts only if it is at the place up to which its proposer had applied the log; then it repeats what everybody else has computed.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use atoll_core::invariant;
 
 use crate::config::Server;
+use crate::invariants;
 use crate::order::{Final, Order, OrderEntry, Shard};
 
 atoll_core::record! {
@@ -96,6 +99,7 @@ impl Order {
             "a snapshot at place {} of the ordering log is not what its entries say (scalog-S8)",
             snapshot.place
         );
+        invariants::base_is_sum(self.base, &self.shards);
         self.snapped = Some(Snapped { place: snapshot.place, base: snapshot.base });
         true
     }
@@ -104,8 +108,15 @@ impl Order {
     /// because the records that they order were. None if the entry is not a snapshot for this place.
     pub fn resume_from(entry: Bytes, place: u64) -> Option<Order> {
         let snapshot = OrderEntry::parse(entry).ok()?.snapshot.filter(|snapshot| snapshot.place == place)?;
-        let shards = snapshot.shards.iter().map(|shard| (shard.shard, shard_in(shard))).collect();
+        let shards: BTreeMap<u32, Shard> =
+            snapshot.shards.iter().map(|shard| (shard.shard, shard_in(shard))).collect();
+        invariants::base_is_sum(snapshot.base, &shards);
+        let live = || shards.iter().filter(|(_, shard)| shard.is_live());
+        let leaving =
+            live().filter(|(_, shard)| shard.leaving.is_some()).map(|(number, _)| *number).collect();
         Some(Order {
+            live: live().count(),
+            leaving,
             applied: place + 1,
             base: snapshot.base,
             view: snapshot.view,
