@@ -4,7 +4,7 @@
 //! Every segment of every shard grows at the same constant rate, and all servers of a shard have synced the same. The ordering layer gets
 //! only counts, so it does not matter that there are no records.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,16 +83,6 @@ impl Layer {
         }
     }
 
-    /// Returns where the servers of each shard report: to an aggregator that is nobody's parent, or to the orderer if there are none. The
-    /// product finds the same one for each report ([`ScalogConfig::leaf`]).
-    pub fn leaves(config: &ScalogConfig) -> Leaves {
-        let parents: BTreeSet<u32> = config.aggregators.iter().filter_map(|a| a.parent).collect();
-        let leaves = (0..config.aggregators.len()).filter(|n| !parents.contains(&(*n as u32))).collect();
-        let leaves = Leaves(leaves);
-        assert_eq!(leaves.of(0), config.leaf(0), "the product's own choice");
-        leaves
-    }
-
     /// Returns the id of the ordering log.
     pub fn ordering_log() -> LogletId {
         LOGLET.part(ORDERING_PART)
@@ -127,17 +117,6 @@ impl Layer {
     /// Returns whether the reports of a server are timed: of the first server of some shards.
     pub fn is_timed(&self, shard: u32, replica: u32) -> bool {
         replica == 0 && shard.is_multiple_of(self.shards.div_ceil(TIMED).max(1))
-    }
-}
-
-/// The lowest aggregators of a tree, as places in its list.
-#[derive(Clone, Debug)]
-pub struct Leaves(pub Vec<usize>);
-
-impl Leaves {
-    /// Returns the one for a shard. None: its servers report to the orderer.
-    pub fn of(&self, shard: u32) -> Option<usize> {
-        self.0.get(shard as usize % self.0.len().max(1)).copied()
     }
 }
 

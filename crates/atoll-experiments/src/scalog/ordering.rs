@@ -137,7 +137,7 @@ struct Servers {
 
 impl Servers {
     fn new(layer: Layer, config: &ScalogConfig, sent: Arc<Sent>, seen: Arc<Mutex<Seen>>) -> Self {
-        let leaves = Layer::leaves(config);
+        let leaves = config.leaves();
         let mut known = vec![false; config.aggregators.len() + 1];
         let mut all = Vec::new();
         for shard in 0..layer.shards {

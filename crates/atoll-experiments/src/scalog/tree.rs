@@ -13,11 +13,12 @@ use atoll_contract::{Loglet, LogletError, PlanError};
 use atoll_core::{Class, Encode, Envelope, Exchange, Message, NodeId, RoleKind, Tick};
 use atoll_native::NativeConfig;
 use atoll_scalog::ScalogConfig;
+use atoll_scalog::config::Leaves;
 use atoll_scalog::roles::{AGGREGATOR, ORDERER};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::layer::{Layer, Leaves, ORDERING_KIND, Paced, Seen, observe};
+use super::layer::{Layer, ORDERING_KIND, Paced, Seen, observe};
 use super::ordering::depth_of;
 use super::parts::Parts;
 use crate::model::{Busy, Model, Parameters, Work, life_of, storage_of};
@@ -162,7 +163,7 @@ impl Tree {
         }
         let seen = Arc::new(Mutex::new(Seen::new()));
         model.start();
-        let (config_bytes, leaves) = (config.to_bytes(), Layer::leaves(&config));
+        let (config_bytes, leaves) = (config.to_bytes(), config.leaves());
         let paced = vec![Paced::default(); (self.shards * self.replicas) as usize];
         let intervals = (0, 0);
         let mut nodes = Nodes {
@@ -297,8 +298,7 @@ impl Tree {
         };
         let link = |busy: Busy| busy.sending_ns.max(busy.receiving_ns);
         let all = 0..nodes.aggregators.len();
-        let (leaves, others): (Vec<usize>, Vec<usize>) =
-            all.partition(|place| nodes.leaves.0.binary_search(place).is_ok());
+        let (leaves, others): (Vec<usize>, Vec<usize>) = all.partition(|place| nodes.leaves.contains(*place));
         let of = |places: Vec<usize>| -> Vec<NodeId> {
             places.into_iter().map(|p| nodes.aggregators[p]).collect()
         };

@@ -91,6 +91,24 @@ atoll_core::record! {
     }
 }
 
+/// The aggregators of a configuration to which servers report, as places in its list, the lowest first. They are found once, because each
+/// report goes to one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leaves(Vec<usize>);
+
+impl Leaves {
+    /// Returns the aggregator to which the servers of a shard report. All servers of a shard report to the same one. None: they report to
+    /// the orderers.
+    pub fn of(&self, shard: u32) -> Option<usize> {
+        self.0.get(shard as usize % self.0.len().max(1)).copied()
+    }
+
+    /// Returns whether servers report to an aggregator.
+    pub fn contains(&self, place: usize) -> bool {
+        self.0.binary_search(&place).is_ok()
+    }
+}
+
 /// Why a shard, or a list of them, cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
@@ -217,11 +235,15 @@ impl ScalogConfig {
         Ok(with)
     }
 
-    /// Returns the aggregator to which the servers of a shard report. All servers of a shard report to the same one.
-    pub fn leaf(&self, shard: u32) -> Option<usize> {
-        let is_leaf = |i: &usize| !self.aggregators.iter().any(|a| a.parent == Some(*i as u32));
-        let leaves: Vec<usize> = (0..self.aggregators.len()).filter(is_leaf).collect();
-        (!leaves.is_empty()).then(|| leaves[shard as usize % leaves.len()])
+    /// Returns the aggregators that are nobody's parent.
+    pub fn leaves(&self) -> Leaves {
+        let mut is_leaf = vec![true; self.aggregators.len()];
+        for parent in self.aggregators.iter().filter_map(|aggregator| aggregator.parent) {
+            if let Some(is_leaf) = is_leaf.get_mut(parent as usize) {
+                *is_leaf = false;
+            }
+        }
+        Leaves((0..is_leaf.len()).filter(|place| is_leaf[*place]).collect())
     }
 
     /// Builds a tree of aggregators in which each has at most `fan_in` children, for this many shards. The nodes take turns. Empty if the
@@ -326,10 +348,31 @@ pub(crate) mod tests {
         }
         let mut config = config(vec![shard(0, &[1])]);
         config.aggregators = tree;
-        let mut load = std::collections::BTreeMap::new();
+        let (leaves, mut load) = (config.leaves(), std::collections::BTreeMap::new());
         for shard in 0..3500 {
-            *load.entry(config.leaf(shard).unwrap()).or_insert(0) += 1;
+            *load.entry(leaves.of(shard).unwrap()).or_insert(0) += 1;
         }
         assert!(load.len() == 146 && load.values().all(|n| *n <= 24), "{load:?}");
+    }
+
+    #[test]
+    fn leaves_are_the_aggregators_without_children() {
+        let mut config = config(vec![shard(0, &[1])]);
+        assert_eq!(config.leaves().of(7), None);
+        let at = |parent| Aggregator { node: NodeId(1), parent };
+        config.aggregators = vec![at(None), at(Some(0)), at(None), at(Some(1)), at(Some(1))];
+        let leaves = config.leaves();
+        assert_eq!((0..4).map(|shard| leaves.of(shard).unwrap()).collect::<Vec<_>>(), [2, 3, 4, 2]);
+        assert_eq!((0..6).filter(|place| leaves.contains(*place)).collect::<Vec<_>>(), [2, 3, 4]);
+    }
+
+    /// With a search of the whole tree for each aggregator and each shard, this would not end.
+    #[test]
+    fn the_leaves_of_a_large_tree_are_found_at_once() {
+        let mut config = config(vec![shard(0, &[1])]);
+        config.aggregators = ScalogConfig::tree(&[NodeId(1)], 1 << 20, 2);
+        let leaves = config.leaves();
+        let used: BTreeSet<usize> = (0..1 << 20).filter_map(|shard| leaves.of(shard)).collect();
+        assert_eq!(used.len(), 1 << 19);
     }
 }

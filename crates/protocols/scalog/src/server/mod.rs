@@ -38,7 +38,7 @@ use atoll_loglet_store::message::{
 };
 use atoll_loglet_store::store::{LogletState, LogletStore, LogletStoreOptions};
 
-use crate::config::{ScalogConfig, Server};
+use crate::config::{Leaves, ScalogConfig, Server};
 use crate::message::{Append, Fetch, Follow, Held, Holding, Outcome, Replicate, Replicated};
 use crate::order::Order;
 use crate::ordering::{ORDERING_PART, OrderingLogs, follow};
@@ -85,6 +85,8 @@ impl Default for ServerOptions {
 struct Here {
     config: ScalogConfig,
     config_bytes: Bytes,
+    /// Where reports go.
+    leaves: Leaves,
     order: Order,
     /// The shards of this server. Ended ones stay, because their records are read.
     shards: BTreeMap<u32, Mine>,
@@ -167,9 +169,10 @@ impl StorageServer {
     }
 
     fn begin(&mut self, loglet: LogletId, config_bytes: Bytes, config: ScalogConfig) {
-        let (order, shards, patient) = (Order::new(&config), BTreeMap::new(), Vec::new());
+        let (leaves, order) = (config.leaves(), Order::new(&config));
+        let (shards, patient) = (BTreeMap::new(), Vec::new());
         let (follows, ended, looks) = (false, false, false);
-        let here = Here { config, config_bytes, order, shards, patient, follows, ended, looks };
+        let here = Here { config, config_bytes, leaves, order, shards, patient, follows, ended, looks };
         self.here.insert(loglet, here);
     }
 

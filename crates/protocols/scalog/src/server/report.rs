@@ -78,7 +78,7 @@ impl StorageServer {
         let config =
             if is_new && !mine.reported.is_empty() { Bytes::new() } else { here.config_bytes.clone() };
         let reports = vec![Report { shard, replica: mine.me as u32, counts: counts.clone() }];
-        for (node, role, at) in targets(&here.config, shard, attempts) {
+        for (node, role, at) in targets(&here.config, here.leaves.of(shard), attempts) {
             let message = Reports { loglet, config: config.clone(), at, reports: reports.clone() };
             out.post(node, Class::Control, role, message, Lsn::NONE);
         }
@@ -93,9 +93,13 @@ impl StorageServer {
     }
 }
 
-/// Returns where reports of a shard go, after this many attempts without effect.
-fn targets(config: &ScalogConfig, shard: u32, attempts: u32) -> Vec<(NodeId, RoleKind, Option<u32>)> {
-    let leaf = config.leaf(shard).map(|leaf| (config.aggregators[leaf].node, AGGREGATOR, Some(leaf as u32)));
+/// Returns where reports of a shard with this aggregator go, after this many attempts without effect.
+fn targets(
+    config: &ScalogConfig,
+    leaf: Option<usize>,
+    attempts: u32,
+) -> Vec<(NodeId, RoleKind, Option<u32>)> {
+    let leaf = leaf.map(|leaf| (config.aggregators[leaf].node, AGGREGATOR, Some(leaf as u32)));
     let orderers = config.orderers.iter().map(|orderer| (*orderer, ORDERER, None));
     match leaf {
         Some(leaf) if attempts < ATTEMPTS_THROUGH_TREE => vec![leaf],
