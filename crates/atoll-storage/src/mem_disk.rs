@@ -4,7 +4,7 @@
 //!   and any subset of the directory operations since the last sync of their directory (native-T9).
 //! * A **failed sync** loses data: reads show its sectors until the power cut, but no later sync makes them durable, as on Linux
 //!   (native-T22).
-//! * A power cut may **tear a growth** ([`MemDisk::tear_growth`]): the file has a length between the two, and holds bytes that nobody wrote.
+//! * A power cut may **tear a growth** ([`MemDisk::tear_growth`]): it has a length between the two, and holds bytes that nobody wrote.
 //! * Zeros written to unused sectors take no memory, so that thousands of small journals can be prepared.
 //!
 //! Everything is deterministic: the caller makes every random choice.

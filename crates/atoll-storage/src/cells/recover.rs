@@ -263,7 +263,7 @@ impl CellStore {
 }
 
 impl Walk {
-    /// Reads all slots of a class, and leaves those that are listed. What follows them is from a growth that a crash has interrupted: it was
+    /// Reads all slots of a class, and keeps those that are listed. What follows them is from a growth that a crash has interrupted: it was
     /// never used, and may be neither filled nor durable. The next growth fills it again.
     fn class(
         &mut self,
