@@ -106,6 +106,17 @@ async fn append_extend_and_read_on_three_nodes() {
 }
 
 #[tokio::test]
+async fn more_founders_than_a_group_of_registers_holds_make_a_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes: Vec<RunningNode> = configs(dir.path(), 11).into_iter().map(|c| start(c).unwrap()).collect();
+    let log = tokio::time::timeout(Duration::from_secs(60), create(&nodes[10])).await.unwrap();
+    assert_eq!(append(&log, 7, 1..2).await, [LogPos(0)]);
+    for node in &nodes {
+        node.shutdown().await;
+    }
+}
+
+#[tokio::test]
 async fn a_cluster_that_stops_and_starts_has_everything() {
     let dir = tempfile::tempdir().unwrap();
     let configs = configs(dir.path(), 3);

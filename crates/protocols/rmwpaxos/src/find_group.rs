@@ -2,10 +2,10 @@
 //!
 //! A group names the storage identities of its acceptors (rmw-T9), and a node draws its storage identity when it first starts. So one
 //! founder creates the first group: the one with the lowest id among the founders that may hold registers, and only when *all* of these
-//! have answered and none knows a group. A founder that lost its disk learns the old group from the others and is not in it. If that
-//! founder is the one with the lowest id, it creates a new group only if no founder remembers one. In that case no vote of the old group
-//! was ever acknowledged, because an acceptor votes only in a group that it has on disk, and a majority of the founders would have the
-//! group on disk. (A single founder that loses its disk has lost everything.)
+//! have answered and none knows a group. The group has the first five of them at most. A founder that lost its disk learns the old group
+//! from the others and is not in it. If that founder is the one with the lowest id, it creates a new group only if no founder remembers
+//! one. In that case no vote of the old group was ever acknowledged, because an acceptor votes only in a group that it has on disk, and a
+//! majority of that group, all of them founders, would have it on disk. (A single founder that loses its disk has lost everything.)
 //!
 //! A node that joins later is not a founder. It needs the address of any one member. It asks that member for the table of members, and then
 //! asks all nodes that hold registers for the group. A node that knows a table never creates a group, because one already exists.
@@ -16,6 +16,7 @@ use std::time::Duration;
 use atoll_contract::Cluster;
 use atoll_core::{Env, Identify, Identity, NodeId, StorageId};
 
+use crate::keep_group::MOST_ACCEPTORS;
 use crate::message::{Open, Status};
 use crate::{GroupConfig, KnownGroup, Member};
 
@@ -101,8 +102,9 @@ impl FindGroup {
             return None;
         }
         atoll_core::testing::hit("members.first_group");
-        let members = identities.iter().map(|i| Member { node: i.node, storage: i.storage }).collect();
-        GroupConfig::new(1, members).ok()
+        // As many as it would have anyway after the first change; more than nine make no group at all.
+        let first = identities.iter().take(MOST_ACCEPTORS);
+        GroupConfig::new(1, first.map(|i| Member { node: i.node, storage: i.storage }).collect()).ok()
     }
 
     /// Makes the group durable on this node first, so that the node never creates another one, and then sends it to the other acceptors.
