@@ -14,9 +14,11 @@ use atoll_contract::keyspace::{
 use atoll_contract::register::Registers;
 use atoll_core::level::since;
 use atoll_core::sync::lock;
-use atoll_core::testing::hit;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Env, Level, NodeId};
 use bytes::Bytes;
+
+use crate::mutants;
 
 /// The maximum number of keyspaces in a cluster. Each costs every node a look at its register from time to time.
 pub const MAX_KEYSPACES: usize = 128;
@@ -429,12 +431,23 @@ impl Keyspaces {
         self.adopt(name, &layout)
     }
 
-    /// Opens a keyspace and keeps the handle.
+    /// Returns the handle to the keyspace with this layout or a newer one. Opens it and keeps the handle if there is none.
+    ///
+    /// All operations share one handle. What two handles of a node do to the same key, they do against each other.
     fn adopt(&self, name: &str, layout: &Layout) -> Result<Open, KeyspacesError> {
+        let mut open = lock(&self.0.open);
+        // Another operation may have opened it while this one read the layout.
+        if let Some(kept) = open.get(name)
+            && kept.id == layout.id
+            && kept.epoch >= layout.epoch
+            && !mutant(mutants::KEYSPACES_OPENS_EACH)
+        {
+            hit("keyspaces.opened_together");
+            return Ok(kept.clone());
+        }
         let keys = self.0.catalog.open_layout(layout)?;
         let leases = Leases::new(self.0.env.clone(), keys.clone());
         let opened = Open { id: layout.id, epoch: layout.epoch, keys, leases };
-        let mut open = lock(&self.0.open);
         if open.len() >= MAX_OPEN && !open.contains_key(name) {
             // The handles only remember leaders, floors, and for how long leases were watched, so any of them can be given up.
             open.pop_first();

@@ -18,6 +18,8 @@ atoll_core::mutants! {
     POLICY_FIRST_BROKEN = "PolicyFirstBroken", caught by ["broken-segments"];
     /// A shard is added as soon as one is full, without a pause after the last one.
     POLICY_ONE_FULL_SHARD = "PolicyOneFullShard", caught by ["scalog-full"];
+    /// Operations that begin while nobody has opened a keyspace yet open it for each of them.
+    KEYSPACES_OPENS_EACH = "KeyspacesOpensEach", caught by [];
 }
 
 /// Returns the known bugs of every layer of a node. Those of its doors come from the list of doors.

@@ -1,6 +1,8 @@
-//! Tests what is said of a keyspace that cannot answer because a shard is between two groups of replicas, on virtual time.
+//! Tests what a node does with the handle to a keyspace, on virtual time: what is said of one that cannot answer because a shard is between
+//! two groups of replicas, and that operations which begin together share one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_contract::conformance::Driver;
 use atoll_contract::keyspace::{
@@ -9,17 +11,22 @@ use atoll_contract::keyspace::{
     Page, Replica, ShardPlacement, Unavailability,
 };
 use atoll_contract::{ClientId, OpId};
+use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{BoxFuture, NodeId};
 use atoll_log::memory::MemoryServers;
 use atoll_node::keyspaces::{Keyspaces, KeyspacesError};
+use atoll_node::mutants;
 use bytes::Bytes;
 
 const NODE: NodeId = NodeId(1);
 const GONE: Unavailability = Unavailability::Gone;
 
 /// An engine whose shards have left their group, and never arrive in the next one.
-#[derive(Debug)]
-struct Stuck;
+#[derive(Debug, Default)]
+struct Stuck {
+    /// How many handles there are.
+    opened: AtomicU64,
+}
 
 fn answer<'a, T: Send + 'a>(error: KeyspaceError) -> BoxFuture<'a, Result<T, KeyspaceError>> {
     Box::pin(std::future::ready(Err(error)))
@@ -86,7 +93,8 @@ impl KeyspaceProvider for Stuck {
     }
 
     fn open(&self, _: &Layout) -> Arc<dyn Keyspace> {
-        Arc::new(Stuck)
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Stuck::default())
     }
 
     fn delete<'a>(&'a self, _: &'a Layout) -> BoxFuture<'a, Result<(), KeyspaceError>> {
@@ -103,7 +111,7 @@ fn a_shard_that_moves_for_long_is_not_said_to_be_gone() {
     let mut driver = Driver::new(1);
     let env = driver.add_node(NODE, |_| {});
     let servers = MemoryServers::new(&[NODE]);
-    let stuck: Arc<dyn KeyspaceProvider> = Arc::new(Stuck);
+    let stuck: Arc<dyn KeyspaceProvider> = Arc::new(Stuck::default());
     let catalog = Catalog::new(env.clone(), servers.registers(&env), [stuck.clone()]);
     let of = Keyspaces::new(env.clone(), servers.registers(&env), vec![stuck]);
     let test = async move {
@@ -127,4 +135,37 @@ fn a_shard_that_moves_for_long_is_not_said_to_be_gone() {
         assert!(matches!(read, Err(KeyspacesError::Catalog(_))), "{read:?}");
     };
     driver.block_on(NODE, test);
+}
+
+/// Lets this many reads of a keyspace begin together. Returns how many handles are opened for them.
+fn open_together(reads: usize, bug: Mutant) -> u64 {
+    set_mutant(bug);
+    let mut driver = Driver::new(1);
+    let env = driver.add_node(NODE, |_| {});
+    let servers = MemoryServers::new(&[NODE]);
+    let stuck = Arc::new(Stuck::default());
+    let catalog =
+        Catalog::new(env.clone(), servers.registers(&env), [stuck.clone() as Arc<dyn KeyspaceProvider>]);
+    let of = Keyspaces::new(env.clone(), servers.registers(&env), vec![stuck.clone()]);
+    let test = async move {
+        let spec = KeyspaceSpec { engine: "stuck".into(), ..KeyspaceSpec::default() };
+        catalog.create("reef", &spec).await.unwrap();
+        let read = |_| {
+            let of = of.clone();
+            env.launch("read", async move { of.get("reef", vec!["k".into()]).await })
+        };
+        let reads: Vec<_> = (0..reads).map(read).collect();
+        for read in reads {
+            assert!(read.await.unwrap().is_err());
+        }
+    };
+    driver.block_on(NODE, test);
+    set_mutant(Mutant::NONE);
+    stuck.opened.load(Ordering::Relaxed)
+}
+
+#[test]
+fn operations_that_begin_together_share_one_handle() {
+    assert_eq!(open_together(64, Mutant::NONE), 1);
+    assert_eq!(open_together(64, mutants::KEYSPACES_OPENS_EACH), 64, "the bug shows");
 }
