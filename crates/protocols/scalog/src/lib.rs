@@ -33,8 +33,8 @@
 //! - *Aggregators forward the counts of each server*, also where they know all servers of a shard, because a minimum over part of a shard
 //!   would be wrong after a restart (scalog-S6).
 //! - *Servers report less often while cuts come late.* A server has few reports under way that no cut covers (`pace.rs`), and an orderer
-//!   has few cuts under way. So an ordering layer with more to do than it can makes larger, rarer cuts. The paper's servers report at a fixed
-//!   interval.
+//!   has few cuts under way. So an ordering layer with more to do than it can makes larger, rarer cuts. The paper's servers report at a
+//!   fixed interval.
 //! - *keeps_order is false*: the records of two segments are ordered by cuts.
 //! - *The ordering log is a single Loglet on a node* (`provider.rs`, `KindLogs`), not a virtual log. Without its sequencer nothing is
 //!   acknowledged. Then a seal of the whole seals the ordering log itself, and the virtual log above continues with another Scalog Loglet.
