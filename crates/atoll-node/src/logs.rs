@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use atoll_contract::{Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Unavailability};
 use atoll_contract::register::Version;
+use atoll_contract::{Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Unavailability};
 use atoll_core::Budget;
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
