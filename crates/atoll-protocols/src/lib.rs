@@ -15,6 +15,7 @@ use atoll_native::NativePlugin;
 use atoll_rmwpaxos::RmwPlugin;
 use atoll_scalog::ScalogPlugin;
 use atoll_striped::StripedPlugin;
+use atoll_zookeeper_loglet::ZooKeeperPlugin;
 use bytes::Bytes;
 
 /// Returns all protocols with their default settings. Where there is a choice, a node uses the first suitable one. With the feature
@@ -28,7 +29,8 @@ pub fn all() -> Protocols {
         .with(CorfuPlugin::default())
         .with(ScalogPlugin::default())
         .with(BizurPlugin::default())
-        .with(InPlacePlugin::default());
+        .with(InPlacePlugin::default())
+        .with(ZooKeeperPlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -66,8 +68,17 @@ mod tests {
 
     use super::*;
 
-    const LISTED: [&str; 8] =
-        ["rmwpaxos", "native", "local", "striped", "corfu", "scalog", "bizur", "in-place"];
+    const LISTED: [&str; 9] = [
+        "rmwpaxos",
+        "native",
+        "local",
+        "striped",
+        "corfu",
+        "scalog",
+        "bizur",
+        "in-place",
+        "zookeeper-loglet",
+    ];
 
     #[test]
     fn no_two_protocols_claim_the_same() {
@@ -98,14 +109,14 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..8], LISTED);
-        assert_eq!(names[8..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..9], LISTED);
+        assert_eq!(names[9..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]
     fn settings_go_to_the_protocols_that_have_them() {
         let mut protocols = all();
-        assert_eq!(protocols.set("step_bytes", 4096), 4 + usize::from(cfg!(feature = "testing")));
+        assert_eq!(protocols.set("step_bytes", 4096), 5 + usize::from(cfg!(feature = "testing")));
         assert_eq!(protocols.set("replicas", 5), 1);
         assert_eq!(protocols.set("step_bytes", u64::MAX), 0, "more than fits");
         assert_eq!(protocols.set("unheard_of", 1), 0);

@@ -15,7 +15,7 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 6] = [".git", "target", "atoll-dev", "node_modules", "__pycache__", "generated"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 17] = [
+const PROTOCOL_CRATES: [&str; 18] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
@@ -33,6 +33,7 @@ const PROTOCOL_CRATES: [&str; 17] = [
     "protocols/scalog",
     "protocols/striped",
     "protocols/trio",
+    "protocols/zookeeper-loglet",
 ];
 
 /// The crates of the product, the lowest layer first. A crate uses only crates of lower layers. So the node knows no door, and no door
@@ -54,7 +55,7 @@ const LAYERS: [&[&str]; 10] = [
         "atoll-striped",
         "atoll-trio",
     ],
-    &["atoll-file-register", "atoll-log-apps", "atoll-tables", "atoll-zookeeper"],
+    &["atoll-file-register", "atoll-log-apps", "atoll-tables", "atoll-zookeeper", "atoll-zookeeper-loglet"],
     &["atoll-door", "atoll-protocols"],
     &[
         "atoll-door-cluster",
