@@ -10,6 +10,7 @@
 //! | readNext | `read.rs` |
 //! | prefixTrim; deletion | `trim.rs` |
 //! | (copies for reconfigModify) | `provider.rs` |
+//! | the MetaStore on ZooKeeper (§3.4) | `register.rs` |
 //! | what the protocol needs of an ensemble; a session with a real one | `ensemble.rs`, `session.rs` |
 //! | invariants | `invariants.rs` |
 //!
@@ -73,6 +74,7 @@ mod names;
 mod plugin;
 mod provider;
 mod read;
+mod register;
 mod session;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -83,3 +85,4 @@ pub use layout::{BucketNode, TailNode, TrimNode};
 pub use loglet::{ZooKeeperLoglet, ZooKeeperOptions};
 pub use plugin::ZooKeeperPlugin;
 pub use provider::{KIND, OPTIONS, USUAL_ROOT, ZooKeeperProvider};
+pub use register::ZooKeeperRegisters;

@@ -1,10 +1,10 @@
-//! Runs the conformance suite of Loglets on an ensemble in memory with its faults, on Atoll's own ZooKeeper door, and on a
+//! Runs the conformance suites of Loglets and registers on an ensemble in memory with its faults, on Atoll's own ZooKeeper door, and on a
 //! real Apache ZooKeeper where the environment names one.
 #![allow(clippy::unwrap_used)]
 
 mod ensembles;
 
-use atoll_contract::conformance::loglet;
+use atoll_contract::conformance::{loglet, register};
 use atoll_zookeeper_loglet::testing::Faults;
 
 use ensembles::{Door, Harness, real};
@@ -28,12 +28,33 @@ fn a_loglet_with_all_faults() {
 }
 
 #[test]
+fn registers_in_memory() {
+    register::all(&mut Harness::memory(3, Faults::default()), 0..30);
+}
+
+#[test]
+fn registers_with_all_faults() {
+    register::all(&mut Harness::memory(3, ALL), 0..40);
+}
+
+#[test]
 fn a_loglet_behind_the_door() {
     loglet::all(&mut Harness::servers(2, &Door::open().address), 0..3);
+}
+
+#[test]
+fn registers_behind_the_door() {
+    register::all(&mut Harness::servers(2, &Door::open().address), 0..3);
 }
 
 #[test]
 fn a_loglet_in_apache_zookeeper() {
     let Some(servers) = real() else { return };
     loglet::all(&mut Harness::servers(3, &servers), 0..5);
+}
+
+#[test]
+fn registers_in_apache_zookeeper() {
+    let Some(servers) = real() else { return };
+    register::all(&mut Harness::servers(3, &servers), 0..5);
 }

@@ -5,7 +5,7 @@ mod ensembles;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use atoll_contract::conformance::{LogletHarness, loglet};
+use atoll_contract::conformance::{LogletHarness, loglet, register};
 use atoll_contract::{AppendError, Batch, ClientId, Entry, OpId};
 use atoll_core::NodeId;
 use atoll_core::testing::{Mutant, set_mutant};
@@ -26,6 +26,11 @@ fn caught(mutant: Mutant, check: impl FnOnce()) -> bool {
 fn loglets(faults: Faults) {
     let mut harness = Harness::memory(3, faults);
     (0..40).for_each(|seed| loglet::random(&mut harness, seed));
+}
+
+fn registers(faults: Faults) {
+    let mut harness = Harness::memory(3, faults);
+    (0..40).for_each(|seed| register::random(&mut harness, seed));
 }
 
 /// Appends through a handle that has not noticed that another one has sealed the loglet.
@@ -65,4 +70,10 @@ fn a_tail_from_a_server_that_lags_behind() {
     let lag = Faults { lag: true, ..Faults::default() };
     assert!(!caught(Mutant::NONE, || loglets(lag)));
     assert!(caught(mutants::ZOOKEEPER_STALE_TAIL, || loglets(lag)));
+}
+
+#[test]
+fn a_register_that_forgets_its_first_attempt() {
+    assert!(!caught(Mutant::NONE, || registers(LOSSES)));
+    assert!(caught(mutants::ZOOKEEPER_REGISTER_FORGETS, || registers(LOSSES)));
 }

@@ -6,7 +6,7 @@ mod ensembles;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::conformance::loglet;
+use atoll_contract::conformance::{loglet, register};
 use atoll_zookeeper_loglet::ensemble::{Answer, Ensemble, Fault, Op, Refusal, Request};
 use atoll_zookeeper_loglet::testing::remote;
 use bytes::Bytes;
@@ -98,4 +98,11 @@ fn a_loglet_whose_connections_break() {
     let proxy = Proxy::open(&Door::open().address);
     let mut harness = Harness::servers(2, &proxy.address).behind(proxy);
     (0..3).for_each(|seed| loglet::random(&mut harness, seed));
+}
+
+#[test]
+fn registers_whose_connections_break() {
+    let proxy = Proxy::open(&Door::open().address);
+    let mut harness = Harness::servers(2, &proxy.address).behind(proxy);
+    (0..3).for_each(|seed| register::random(&mut harness, seed));
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use atoll_contract::conformance::{Driver, LogletHarness};
-use atoll_contract::{Loglet, LogletId, LogletProvider};
+use atoll_contract::conformance::{Driver, LogletHarness, RegisterHarness};
+use atoll_contract::{Loglet, LogletId, LogletProvider, Registers};
 use atoll_core::{Encode, Env, Level, NodeId, Ticket};
 use atoll_zookeeper_loglet::ensemble::{Answer, Ensemble, Fault, Request};
 use atoll_zookeeper_loglet::testing::{Faults, MemoryEnsemble, remote};
-use atoll_zookeeper_loglet::{ZooKeeperConfig, ZooKeeperOptions, ZooKeeperProvider};
+use atoll_zookeeper_loglet::{ZooKeeperConfig, ZooKeeperOptions, ZooKeeperProvider, ZooKeeperRegisters};
 use bytes::Bytes;
 
 mod door;
@@ -49,6 +49,7 @@ pub struct Harness {
     nodes: u32,
     loglets: u64,
     providers: BTreeMap<NodeId, ZooKeeperProvider>,
+    registers: BTreeMap<NodeId, Arc<ZooKeeperRegisters>>,
     /// Tells this run's loglets from those of others in the same ensemble.
     run: u64,
     proxy: Option<Proxy>,
@@ -106,30 +107,32 @@ impl Harness {
     pub fn new(nodes: u32, over: Over, options: ZooKeeperOptions) -> Self {
         let mut driver = Driver::new(5);
         let envs: Vec<Env> = (1..=nodes).map(|n| driver.add_node(NodeId(n), |_| {})).collect();
-        let by_node: BTreeMap<NodeId, Arc<dyn Ensemble>> = match &over {
+        let (by_node, root): (BTreeMap<NodeId, Arc<dyn Ensemble>>, String) = match &over {
             Over::Memory(memory, _) => {
                 let latency = Duration::from_micros(300);
                 let session = |env: &Env| (env.node(), memory.session(env.clone(), latency));
-                envs.iter().map(session).collect()
+                (envs.iter().map(session).collect(), "/atoll".to_owned())
             }
-            Over::Servers(servers, _) => {
+            Over::Servers(servers, root) => {
                 let session = |env: &Env| {
                     let inner = remote(servers, Duration::from_secs(6));
                     (env.node(), Arc::new(Stopping { env: env.clone(), inner }) as Arc<dyn Ensemble>)
                 };
-                envs.iter().map(session).collect()
+                (envs.iter().map(session).collect(), root.clone())
             }
         };
-        let mut providers = BTreeMap::new();
+        let (mut providers, mut registers) = (BTreeMap::new(), BTreeMap::new());
         for env in envs {
             env.levels().learn(Level::CURRENT).unwrap();
             let (node, ensemble) = (env.node(), by_node[&env.node()].clone());
+            let all = ZooKeeperRegisters::new(env.clone(), ensemble.clone(), &root, options.clone());
+            registers.insert(node, Arc::new(all));
             let provider = ZooKeeperProvider::over(env, options.clone(), move |_| ensemble.clone());
             providers.insert(node, provider);
         }
         let run =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        Harness { driver, over, nodes, loglets: 0, providers, run, proxy: None }
+        Harness { driver, over, nodes, loglets: 0, providers, registers, run, proxy: None }
     }
 
     pub fn memory(nodes: u32, faults: Faults) -> Self {
@@ -210,6 +213,28 @@ impl LogletHarness for Harness {
         let (provider, config, id) = (self.provider(at), self.config(), self.id(loglet));
         self.driver.block_on(at, async move { provider.delete(id, &config).await.unwrap() });
         true
+    }
+
+    fn disturb(&mut self, random: u64) {
+        self.disturb_one_of_two_times(random);
+    }
+
+    fn heal(&mut self) {
+        self.set_faults(|most| Faults { lag: most.lag, ..Faults::default() });
+    }
+}
+
+impl RegisterHarness for Harness {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    fn clients(&self) -> Vec<NodeId> {
+        (1..=self.nodes).map(NodeId).collect()
+    }
+
+    fn registers(&mut self, client: NodeId) -> Arc<dyn Registers> {
+        self.registers[&client].clone()
     }
 
     fn disturb(&mut self, random: u64) {
