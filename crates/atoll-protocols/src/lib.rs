@@ -12,6 +12,7 @@ use atoll_corfu::CorfuPlugin;
 use atoll_in_place::InPlacePlugin;
 use atoll_local::LocalPlugin;
 use atoll_native::NativePlugin;
+use atoll_object::ObjectPlugin;
 use atoll_rmwpaxos::RmwPlugin;
 use atoll_scalog::ScalogPlugin;
 use atoll_striped::StripedPlugin;
@@ -30,7 +31,8 @@ pub fn all() -> Protocols {
         .with(ScalogPlugin::default())
         .with(BizurPlugin::default())
         .with(InPlacePlugin::default())
-        .with(ZooKeeperPlugin::default());
+        .with(ZooKeeperPlugin::default())
+        .with(ObjectPlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -68,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    const LISTED: [&str; 9] = [
+    const LISTED: [&str; 10] = [
         "rmwpaxos",
         "native",
         "local",
@@ -78,6 +80,7 @@ mod tests {
         "bizur",
         "in-place",
         "zookeeper-loglet",
+        "object",
     ];
 
     #[test]
@@ -109,14 +112,14 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..9], LISTED);
-        assert_eq!(names[9..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..10], LISTED);
+        assert_eq!(names[10..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]
     fn settings_go_to_the_protocols_that_have_them() {
         let mut protocols = all();
-        assert_eq!(protocols.set("step_bytes", 4096), 5 + usize::from(cfg!(feature = "testing")));
+        assert_eq!(protocols.set("step_bytes", 4096), 6 + usize::from(cfg!(feature = "testing")));
         assert_eq!(protocols.set("replicas", 5), 1);
         assert_eq!(protocols.set("step_bytes", u64::MAX), 0, "more than fits");
         assert_eq!(protocols.set("unheard_of", 1), 0);

@@ -15,7 +15,7 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 6] = [".git", "target", "atoll-dev", "node_modules", "__pycache__", "generated"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 18] = [
+const PROTOCOL_CRATES: [&str; 19] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
@@ -29,6 +29,7 @@ const PROTOCOL_CRATES: [&str; 18] = [
     "protocols/in-place",
     "protocols/local",
     "protocols/native",
+    "protocols/object",
     "protocols/rmwpaxos",
     "protocols/scalog",
     "protocols/striped",
@@ -50,6 +51,7 @@ const LAYERS: [&[&str]; 10] = [
         "atoll-in-place",
         "atoll-local",
         "atoll-native",
+        "atoll-object",
         "atoll-rmwpaxos",
         "atoll-scalog",
         "atoll-striped",
@@ -324,7 +326,7 @@ const KNOW_PROTOCOLS: [&str; 14] = [
     "crates/doors/scalog/tests/",
 ];
 /// Lines that mean something else by the name of a protocol, as a file and a part of the line.
-const OTHER_MEANINGS: [(&str, &str); 5] = [
+const OTHER_MEANINGS: [(&str, &str); 7] = [
     // Scenarios of the simulator may have the name of a protocol.
     ("crates/atoll-loglet-store/src/mutants.rs", "caught by ["),
     ("crates/atoll-core/src/mutants.rs", "caught by ["),
@@ -332,6 +334,9 @@ const OTHER_MEANINGS: [(&str, &str); 5] = [
     ("crates/atoll/src/cli/mod.rs", "(\"local\", other.to_string()"),
     ("crates/atoll/src/cli/mod.rs", "json!(\"local\")"),
     ("crates/atoll/tests/outcomes.rs", "json!(\"local\")"),
+    // The object that an operation of a history is about.
+    ("crates/atoll-serialla/src/report.rs", "\"object\": self.object"),
+    ("crates/atoll-serialla/src/suite_test.rs", "&[\"line 3\", \"object\"]"),
 ];
 
 /// Returns the lines of code outside of the protocols' folders that name a protocol: by its crate, or by its kind as a string.

@@ -1,0 +1,94 @@
+//! What the protocol needs of an object store: puts with and without a condition, reads, and deletions. It never lists objects.
+
+mod requests;
+mod threads;
+
+use std::fmt;
+use std::sync::Arc;
+
+use atoll_core::BoxFuture;
+use bytes::Bytes;
+use object_store::ObjectStore;
+
+pub(crate) use threads::Threaded;
+
+/// The condition of a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// There must be no object with this name.
+    Create,
+    /// An object with this name is replaced.
+    Replace,
+}
+
+/// Why a store gave no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The store refused the credentials of this node, or the node has none. Nothing happened.
+    #[error("the object store refuses the credentials in the environment of this node")]
+    Credentials,
+    /// The bucket does not exist, or this node sees another store than the one that the Loglet was made in. Nothing happened.
+    #[error("this node does not see the bucket or directory of the loglet")]
+    Elsewhere,
+    /// The store has no conditional put. Nothing happened.
+    #[error("the object store has no conditional put")]
+    Unsupported,
+    /// Too many requests of this process are under way. Nothing happened.
+    #[error("too many requests to the object store are in progress")]
+    Busy,
+    /// No answer came in time, or the store failed. Whether it happened is unknown.
+    #[error("the object store does not answer; whether it happened is unknown")]
+    NoAnswer,
+}
+
+impl StoreError {
+    /// Returns whether the same request may succeed soon.
+    pub fn passes(self) -> bool {
+        matches!(self, StoreError::Busy | StoreError::NoAnswer)
+    }
+}
+
+/// An object store. A future may be dropped; whether its request then happens is unknown.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Puts an object. Returns false if the store says that there is one with this name. That is no proof: S3 also says so while two puts
+    /// meet. The object is durable on return.
+    fn put(&self, name: String, bytes: Bytes, how: Put) -> BoxFuture<'static, Result<bool, StoreError>>;
+
+    /// Returns the first `most` bytes of an object; None if there is no such object.
+    fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>>;
+
+    /// Deletes objects. Objects that do not exist are deleted already.
+    fn delete(&self, names: Vec<String>) -> BoxFuture<'static, Result<(), StoreError>>;
+
+    /// Runs a computation, such as a compression, where it keeps nobody waiting.
+    fn compute(&self, work: Box<dyn FnOnce() + Send>);
+}
+
+/// A store whose requests run where they are awaited, on virtual time. For stores that do not wait, such as the memory of the process.
+#[derive(Clone, Debug)]
+pub struct Inline(Arc<dyn ObjectStore>);
+
+impl Inline {
+    /// Returns a store that runs the requests of this one.
+    pub fn new(store: Arc<dyn ObjectStore>) -> Self {
+        Inline(store)
+    }
+}
+
+impl Store for Inline {
+    fn put(&self, name: String, bytes: Bytes, how: Put) -> BoxFuture<'static, Result<bool, StoreError>> {
+        Box::pin(requests::put(self.0.clone(), name, bytes, how))
+    }
+
+    fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>> {
+        Box::pin(requests::get(self.0.clone(), name, most))
+    }
+
+    fn delete(&self, names: Vec<String>) -> BoxFuture<'static, Result<(), StoreError>> {
+        Box::pin(requests::delete(self.0.clone(), names))
+    }
+
+    fn compute(&self, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
+}

@@ -1,0 +1,68 @@
+//! The requests, in terms of the crate `object_store`, and what its errors mean.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use object_store::path::Path;
+use object_store::{Error, GetOptions, GetRange, ObjectStore, PutMode, PutPayload};
+
+use super::{Put, StoreError};
+
+/// Returns whether an error says for sure that nothing happened, and why. The texts of errors are dropped: they go to places where nobody
+/// expects an address or a name of a key.
+fn meaning(error: &Error) -> StoreError {
+    match error {
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => StoreError::Credentials,
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => StoreError::Unsupported,
+        Error::NotFound { .. } => StoreError::Elsewhere,
+        _ => StoreError::NoAnswer,
+    }
+}
+
+pub(super) async fn put(
+    store: Arc<dyn ObjectStore>,
+    name: String,
+    bytes: Bytes,
+    how: Put,
+) -> Result<bool, StoreError> {
+    let mode = match how {
+        Put::Create => PutMode::Create,
+        Put::Replace => PutMode::Overwrite,
+    };
+    match store.put_opts(&Path::from(name), PutPayload::from(bytes), mode.into()).await {
+        Ok(_) => Ok(true),
+        Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+        Err(error) => Err(meaning(&error)),
+    }
+}
+
+pub(super) async fn get(
+    store: Arc<dyn ObjectStore>,
+    name: String,
+    most: Option<u64>,
+) -> Result<Option<Bytes>, StoreError> {
+    let range = most.map(|most| GetRange::Bounded(0..most));
+    let got = match store.get_opts(&Path::from(name), GetOptions { range, ..GetOptions::default() }).await {
+        Ok(got) => got,
+        Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(meaning(&error)),
+    };
+    match got.bytes().await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(meaning(&error)),
+    }
+}
+
+pub(super) async fn delete(store: Arc<dyn ObjectStore>, names: Vec<String>) -> Result<(), StoreError> {
+    let names: Vec<_> = names.into_iter().map(|name| Ok(Path::from(name))).collect();
+    let mut done = store.delete_stream(futures_util::stream::iter(names).boxed());
+    while let Some(one) = done.next().await {
+        match one {
+            Ok(_) | Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(meaning(&error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! What tests need of this protocol: the memory of the process as the store of all nodes, and a store that fails. Only available with the
+//! feature `testing`.
+
+mod faulty;
+
+use std::fmt;
+use std::sync::Arc;
+
+use atoll_core::Env;
+use object_store::memory::InMemory;
+
+use crate::store::{Inline, Store};
+
+pub use faulty::{Faults, Faulty};
+
+/// A store in memory, which all clones share, and its faults.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    store: Arc<InMemory>,
+    /// The faults of every node's way to the store.
+    pub faults: Faults,
+}
+
+impl Memory {
+    /// Returns the store as the node of `env` sees it.
+    pub fn of(&self, env: &Env) -> Arc<dyn Store> {
+        let inner: Arc<dyn Store> = Arc::new(Inline::new(self.store.clone()));
+        Arc::new(Faulty::new(env.clone(), inner, self.faults.clone()))
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the memory of the process")
+    }
+}
