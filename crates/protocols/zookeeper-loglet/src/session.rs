@@ -18,6 +18,7 @@ use atoll_core::{Completer, Ticket, ticket};
 use bytes::Bytes;
 use futures_util::future::select_all;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, Stat};
 
 use crate::ensemble::{Answer, Ensemble, Fault, Node, Op, Refusal, Request};
@@ -154,7 +155,10 @@ fn run(connect: &str, timeout: Duration, work: UnboundedReceiver<Work>) {
 
 async fn serve(connect: &str, timeout: Duration, mut work: UnboundedReceiver<Work>) {
     let mut session: Option<Client> = None;
+    // Bounded by the load. They are completed also if nobody uses the ensemble any more: their callers wait for the answers alone.
+    let mut under_way = JoinSet::new();
     while let Some(next) = work.recv().await {
+        while under_way.try_join_next().is_some() {}
         if session.as_ref().is_none_or(|client| client.state().is_terminated()) {
             let connector = Client::connector().with_session_timeout(timeout).with_fail_eagerly();
             session = match tokio::time::timeout(timeout, connector.connect(connect)).await {
@@ -189,9 +193,10 @@ async fn serve(connect: &str, timeout: Duration, mut work: UnboundedReceiver<Wor
         // The first poll hands all requests to the session, in the order of the work. Everything else may happen in any order.
         let first = std::future::poll_fn(|cx| Poll::Ready(doing.as_mut().poll(cx))).await;
         if first.is_pending() {
-            tokio::spawn(doing);
+            under_way.spawn(doing);
         }
     }
+    while under_way.join_next().await.is_some() {}
 }
 
 type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send + 'a>>;

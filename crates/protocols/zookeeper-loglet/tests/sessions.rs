@@ -53,6 +53,13 @@ fn requests_of_a_call_are_done_in_their_order() {
 }
 
 #[test]
+fn a_request_is_answered_although_nobody_keeps_the_ensemble() {
+    let door = Door::open();
+    let asked = remote(&door.address, SESSION).send(vec![create("/kept"), get("/kept")]);
+    assert_eq!(version(&wait_for(asked)[1]), Some(0));
+}
+
+#[test]
 fn a_wait_ends_when_somebody_changes_the_znode() {
     let door = Door::open();
     let [waiting, writing] = [remote(&door.address, SESSION), remote(&door.address, SESSION)];
