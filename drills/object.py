@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A log moves into an object store and back while it is written, and what was appended is read back through every node.
 
-Three real nodes share a directory as their object store (`file://`). A file is appended to a native log, line by line. Meanwhile the log
-moves to an ObjectLoglet, to another one with other sizes, and back to native, over and over, and in the first half nodes are killed with
+Three real nodes share a directory as their object store (`file://`). A file is appended, line by line, to a log that is in the store at
+first. Meanwhile the log moves to another ObjectLoglet, to one with other sizes, and to native, over and over, and nodes are killed with
 `kill -9`. The bytes that each node then gives equal the input, in the input's order. The objects are where they should be, and no object
 is readable as text, because all are compressed.
 
@@ -65,9 +65,11 @@ class Killer(threading.Thread):
 def moves(drill, cluster, path, url):
     """Appends the file while the log moves; how long each move took, by its kind."""
     errors = drill.folder / "append.err"
+    # The first lines go to the store, however soon the last one is written.
+    cluster.create_log(LOG)
+    extend(cluster, "--loglet", OBJECT, "--option", f"url={url}")
     with open(errors, "wb") as err:
         appender = cluster.spawn("log", "append", "--log", LOG, "--lines", path, "--depth", DEPTH, "--json", stdout=err, stderr=err)
-    poll("the log is there", 30, lambda: appender.poll() is not None or cluster.log_info(LOG))
     killer = Killer(drill, cluster)
     killer.start()
     ways = {

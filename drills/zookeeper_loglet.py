@@ -7,9 +7,10 @@ comes back. A plan with servers that do not answer is refused before anything is
 pause is the longest gap between two acknowledgements from the start of a command to 1 s after its return.
 """
 
+import socket
 import time
 
-from cluster import Cluster, Drill, need, quantile, say
+from cluster import Cluster, Drill, need, poll, quantile, say
 from load import Load, verify
 from zookeeper_ensemble import Apache
 from zookeeper_java import library
@@ -25,6 +26,17 @@ def ensemble_of(drill):
     if drill.args.apache:
         return Apache(library(), drill.folder / "apache")
     return Cluster(drill.binary, drill.folder / "ensemble", "--nodes", 3)
+
+
+def takes_writes(address):
+    """Whether a server of the ensemble serves, and not only reads."""
+    host, port = address.rsplit(":", 1)
+    try:
+        with socket.create_connection((host, int(port)), 1) as server:
+            server.sendall(b"isro")
+            return server.recv(16) == b"rw"
+    except OSError:
+        return False
 
 
 def move(cluster, kind, *options):
@@ -59,6 +71,7 @@ def refused(cluster):
 def body(drill):
     args = drill.args
     with ensemble_of(drill) as ensemble, Cluster(drill.binary, drill.folder / "data", "--nodes", 3) as cluster:
+        poll("the ensemble takes writes", 60, lambda: all(map(takes_writes, ensemble.zookeeper().split(","))))
         cluster.create_log(LOG)
         refused(cluster)
         grpc = [node.grpc for node in cluster.nodes()]
