@@ -136,7 +136,7 @@ impl Shared {
     /// Tells the callers. If one append failed, those behind it fail, too: they must not overtake its next attempt (vlog-L8).
     fn settle(&self, group: Vec<Waiting>, outcomes: Vec<Outcome>) {
         let failed = outcomes.iter().any(Result::is_err);
-        let sealed = outcomes.iter().any(|o| *o == Err(AppendError::Sealed));
+        let sealed = outcomes.contains(&Err(AppendError::Sealed));
         let behind = if failed {
             let mut queue = lock(&self.queue);
             queue.bytes = 0;
