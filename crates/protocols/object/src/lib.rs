@@ -25,7 +25,7 @@
 //!
 //! - *The order is that of the indexes.* An append that begins after another one was acknowledged takes a higher index (vlog-L1).
 //! - *A seal is exact.* It takes the next index, so every append that is acknowledged has a lower one, and none can follow: an appender
-//! that   meets it stops. All sealed tails are equal (vlog-L3, vlog-L5).
+//!   that meets it stops. All sealed tails are equal (vlog-L3, vlog-L5).
 //! - *The tail is the first index without entries.* Every index that was acknowledged before the check is taken (vlog-L4).
 //! - *An operation has one offset.* An appender has read all objects between the floor of a retry and the index that it takes, or answers
 //!   Forgotten (object-O6, vlog-V2, X16).
