@@ -7,11 +7,11 @@ comes back. A plan with servers that do not answer is refused before anything is
 pause is the longest gap between two acknowledgements from the start of a command to 1 s after its return.
 """
 
-import socket
 import time
 
 from cluster import Cluster, Drill, need, poll, quantile, say
 from load import Load, verify
+from zookeeper_disturb import word
 from zookeeper_ensemble import Apache
 from zookeeper_java import library
 
@@ -30,11 +30,8 @@ def ensemble_of(drill):
 
 def takes_writes(address):
     """Whether a server of the ensemble serves, and not only reads."""
-    host, port = address.rsplit(":", 1)
     try:
-        with socket.create_connection((host, int(port)), 1) as server:
-            server.sendall(b"isro")
-            return server.recv(16) == b"rw"
+        return word(address, "isro") == "rw"
     except OSError:
         return False
 
