@@ -86,7 +86,7 @@ struct Inner {
     /// Replicas that have halted on this node, by the name of their log.
     halted: BTreeSet<String>,
     newest_table: u64,
-    /// Versions of chains that other members have told of, by log, until the guardian takes them. At most [`MAX_TOLD_CHAINS`].
+    /// By log, the newest version of its chain that a member has reported. The guardian takes them. At most [`MAX_TOLD_CHAINS`].
     told_chains: BTreeMap<String, Version>,
     /// This node's wall clock, if it reports one.
     wall: Option<Wall>,

@@ -327,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// Learns where the log goes on, because the index of an object is deleted. `doubt` says whether the object may have been put.
+    /// Learns where the log continues, because the index of an object is deleted. `doubt` says whether the object may have been put.
     async fn outdated(&self, doubt: bool) -> Outcome {
         hit("object.append.void");
         match self.rebase().await {

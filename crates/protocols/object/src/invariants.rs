@@ -14,7 +14,7 @@ use atoll_core::invariant;
 
 use crate::known::At;
 
-/// Checks that the log goes on where it ended, and was not sealed there (object-O2, object-O5).
+/// Checks that the log continues where it ended, and was not sealed there (object-O2, object-O5).
 pub(crate) fn grows(sealed: bool, index: u64, next: At, first: Offset) {
     invariant!(!sealed, "entries at index {index}, behind the seal at {} (object-O5)", next.index);
     invariant!(

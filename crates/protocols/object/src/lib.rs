@@ -43,11 +43,11 @@
 //! | a sealer loses again and again | it asks for the seal in the mark of the block. Appenders read that mark after each put anyway, and then seal themselves |
 //! | the answer to a put is lost | the index is read back. The stamp of the object (handle, number) tells whether it is this one. As long as nothing is there, the put is repeated at the same index: one of the attempts succeeds, or somebody else's. Only then is the next index tried, because no attempt can succeed any more |
 //! | no answer until the deadline | the append answers Unknown. Its put may still succeed, at that index only |
-//! | the store says that there is an object, and there is none (S3, while two puts meet) | the same as a lost answer: nobody goes on before an object was seen |
+//! | the store says that there is an object, and there is none (S3, while two puts meet) | the same as a lost answer: nobody continues before an object was seen |
 //! | the answer to the put of a seal is lost | the next attempt looks first, and finds it. A late one seals a log that somebody wanted to seal |
 //! | a put arrives after its index was taken and deleted | it succeeds, and its block is marked: the append answers Unknown, and nobody else sees the object (object-O3) |
 //! | a node knows less than what was deleted | every look at a deleted block says so; it finds the first block that is not deleted by bisection over the marks |
-//! | a Loglet is deleted | the same, and the note `gone` says why: Gone, on every node and for ever (vlog-L7) |
+//! | a Loglet is deleted | the same, and the note `gone` says why: Gone, on every node, permanently (vlog-L7) |
 //! | trims race | each is an object with the next number in a row, so the trim never falls |
 //! | a node sees another store, for example an empty directory where nothing is mounted | it does not find the object that the plan created, and answers nothing |
 //!

@@ -33,7 +33,7 @@
 //! | append and seal at the same time | the write before the seal succeeds, and its entries are below the tail that anybody reads after the seal; the write after it fails as a whole: `Sealed`, nothing was appended |
 //! | two appends at the same tail | the second one fails on the tail's version; its handle reads what the other one appended and tries again behind it |
 //! | two sealers | both set the seal; the first one counts, and both find the same tail: no append is between them |
-//! | a tail is checked while appends go on | a write goes ahead of the reads on the same session, so they are not older than the check; the seal is read before the tail (vlog-V1), so (open, t) has t at most the sealed tail: the tail never falls, and there are no zombies |
+//! | a tail is checked during appends | a write goes ahead of the reads on the same session, so they are not older than the check; the seal is read before the tail (vlog-V1), so (open, t) has t at most the sealed tail: the tail never falls, and there are no zombies |
 //! | the connection is lost during an append | unknown: the handle looks behind another write and reads the batches since; an attempt at version v can only be batch v, and that is the handle's if author and serial number say so: then it succeeded. If another batch is there, or the loglet is sealed below v, it can never happen. Otherwise the handle tries again at the same version: ZooKeeper does at most one of the two |
 //! | the lost write arrives later | as above: it needs version v of the tail, which only one write gets |
 //! | the handle gives up, or dies | `Unknown`: the virtual log searches for the records (vlog-V2); if the write arrives later, a later append of this handle fails on the version and reads it |

@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Deletes the loglet for ever. Its znode stays, as a tombstone.
+    /// Deletes the loglet permanently. Its znode stays, as a tombstone.
     pub(crate) async fn delete(&self) -> Result<(), LogletError> {
         let until = self.deadline();
         loop {

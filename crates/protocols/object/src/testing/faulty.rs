@@ -106,7 +106,7 @@ impl Faulty {
         }
     }
 
-    /// Carries a request out as its fate says. It goes on if nobody waits for it any more, as a request on a network does.
+    /// Carries a request out as its fate says. It continues even if nobody waits for it any more, as a request on a network does.
     fn carry<T: Send + 'static>(
         &self,
         request: impl FnOnce() -> BoxFuture<'static, Result<T, StoreError>> + Send + 'static,
