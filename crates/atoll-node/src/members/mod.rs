@@ -37,6 +37,7 @@ use atoll_contract::cluster::reach::{self, Reach, Row};
 use atoll_contract::register::Version;
 use table::MemberTable;
 
+use crate::logs::MAX_NAME_BYTES;
 use crate::mutants;
 
 pub use atoll_contract::cluster::Health;
@@ -405,8 +406,12 @@ impl Members {
         }
     }
 
-    /// Records that a chain has this version, and notifies. Drops the news if there is too much of it: it only saves time.
+    /// Records that a chain has this version, and notifies. Drops the news if there is too much of it, or if no log can have this name: it
+    /// only saves time.
     pub fn heard_of_chain(&self, log: String, version: Version) {
+        if log.len() > MAX_NAME_BYTES {
+            return;
+        }
         {
             let told = &mut self.lock().told_chains;
             if told.len() >= MAX_TOLD_CHAINS && !told.contains_key(&log) {

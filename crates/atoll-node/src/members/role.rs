@@ -180,11 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn news_of_too_many_logs_is_dropped() {
+    fn news_of_too_many_logs_or_of_none_is_dropped() {
         let mut role = role();
         (0..MAX_TOLD_CHAINS + 5).for_each(|n| tell(&mut role, &format!("log{n}"), 1));
         tell(&mut role, "log0", 2);
         let told = role.members.take_told_chains();
         assert_eq!((told.len(), told["log0"]), (MAX_TOLD_CHAINS, Version(2)));
+        tell(&mut role, &"a".repeat(1000), 1);
+        assert!(role.members.take_told_chains().is_empty(), "no log has such a name");
     }
 }
