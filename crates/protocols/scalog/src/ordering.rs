@@ -111,7 +111,7 @@ pub async fn write(
     try_write(env, log, entry, until).await.map_err(|not_written| not_written.why)
 }
 
-/// Like [`write`]. The error says whether the entry may still be applied.
+/// Like [`write()`]. The error says whether the entry may still be applied.
 pub(crate) async fn try_write(
     env: &Env,
     log: &Arc<dyn Loglet>,
