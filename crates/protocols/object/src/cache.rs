@@ -29,6 +29,10 @@ impl Cache {
         Cache { limit_bytes, kept: Mutex::default() }
     }
 
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
     pub(crate) fn get(&self, id: LogletId, index: u64) -> Option<Arc<Entries>> {
         lock(&self.kept).objects.get(&(id, index)).cloned()
     }

@@ -107,10 +107,14 @@ impl Known {
         self.trims = self.trims.max(number + 1);
     }
 
-    /// Returns the index of the object with an offset, if it is remembered.
+    /// Returns the index of the object with an offset, if it is remembered or follows one that is: a reader of a whole log knows no more.
     pub(crate) fn index_of(&self, offset: Offset) -> Option<u64> {
         let (first, (index, count)) = self.spans.range(..=offset).next_back()?;
-        (offset < first.plus((*count).into())).then_some(*index)
+        let end = first.plus((*count).into());
+        if offset < end {
+            return Some(*index);
+        }
+        (offset == end && index + 1 < self.next.index).then_some(index + 1)
     }
 }
 
@@ -126,9 +130,9 @@ mod tests {
         known.saw(5, Offset(20), 1);
         assert_eq!(known.next(), At { index: 6, first: Offset(21) });
         let of = |known: &Known| [0, 2, 3, 4, 5, 20, 21].map(|o| known.index_of(Offset(o)));
-        assert_eq!(of(&known), [Some(0), Some(0), Some(1), Some(1), None, Some(5), None]);
+        assert_eq!(of(&known), [Some(0), Some(0), Some(1), Some(1), Some(2), Some(5), None]);
         known.saw_base(At { index: 1, first: Offset(3) });
-        assert_eq!(of(&known), [None, None, Some(1), Some(1), None, Some(5), None]);
+        assert_eq!(of(&known), [None, None, Some(1), Some(1), Some(2), Some(5), None]);
         known.saw_base(At { index: 9, first: Offset(30) });
         assert_eq!(known.next(), At { index: 9, first: Offset(30) });
     }

@@ -9,6 +9,9 @@ use crate::loglet::{Shared, unavailable};
 use crate::object::{Damaged, Entries};
 use crate::shelf::{Fault, Look, Row};
 
+/// The most objects that are fetched at the same time. A store answers one reader after tens of milliseconds, and many at once.
+const READ_AHEAD: u64 = 16;
+
 /// What a read found at an offset.
 enum Found {
     Entries(Vec<Entry>),
@@ -72,6 +75,9 @@ impl Shared {
             Some(index) => index,
             None => self.find(range.start).await?,
         };
+        if range.end > range.start.plus(1) && !self.shelf.has(index) {
+            self.shelf.fetch(self.ahead(index)).await?;
+        }
         let Look::Entries(entries) = self.shelf.look(index).await? else {
             return Err(Damaged("an object is missing").into());
         };
@@ -80,6 +86,13 @@ impl Shared {
         }
         self.known().saw(index, entries.first, entries.count);
         Ok(Found::Entries(cut(&entries, range, max_bytes)))
+    }
+
+    /// Returns the indexes of an object and of those that a reader of many entries will want next.
+    fn ahead(&self, index: u64) -> Range<u64> {
+        let block_end = self.shelf.block_start(self.shelf.block(index) + 1);
+        let count = self.shelf.fit(self.config.batch_bytes).clamp(1, READ_AHEAD);
+        index..block_end.min(self.known().next().index).min(index + count).max(index + 1)
     }
 
     /// Finds the object with an offset by bisection, between the base and the end of what is known.

@@ -1,6 +1,7 @@
 //! The objects of one Loglet. What is said about an index counts only if the mark of its block says afterwards that the block is not
 //! deleted (object-O3), so every read of an index goes through here.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::mutant;
 use atoll_core::{Env, ticket};
 use bytes::Bytes;
+use futures_util::future::join_all;
 
 use crate::cache::Cache;
 use crate::mutants;
@@ -106,6 +108,16 @@ impl Shelf {
         index / self.block_objects
     }
 
+    /// Returns whether this object is in the memory of the node.
+    pub(crate) fn has(&self, index: u64) -> bool {
+        self.cache.get(self.id, index).is_some()
+    }
+
+    /// Returns how many objects of this size fit into half of the memory for objects: others must not push them out before they are read.
+    pub(crate) fn fit(&self, object_bytes: u32) -> u64 {
+        (self.cache.limit_bytes() / 2 / object_bytes.max(1) as usize) as u64
+    }
+
     /// Returns the first index of a block.
     pub(crate) fn block_start(&self, block: u64) -> u64 {
         block.saturating_mul(self.block_objects)
@@ -170,6 +182,25 @@ impl Shelf {
             }
             LogObject::Seal { tail } => Look::Seal { tail },
         })
+    }
+
+    /// Brings objects that are known to be in the log into memory, at the same time: one after the other, each would wait for the store.
+    /// They are of one block, so its mark is read once, after all of them (object-O3). Those that do not come are left to [`Shelf::look`].
+    pub(crate) async fn fetch(&self, indexes: Range<u64>) -> Result<(), Fault> {
+        let missing = indexes.filter(|index| self.cache.get(self.id, *index).is_none());
+        let fetches = missing.map(async |index| (index, self.get(self.names.log(index), None).await));
+        let got = join_all(fetches).await;
+        let Some((first, _)) = got.first() else { return Ok(()) };
+        self.check_kept(*first).await?;
+        let id = self.id;
+        for (index, bytes) in got {
+            let Ok(Some(bytes)) = bytes else { continue };
+            let object = self.compute(bytes.len(), move || LogObject::decode(&bytes, id, index)).await?;
+            if let Ok(LogObject::Entries(entries)) = object {
+                self.cache.put(self.id, Arc::new(entries));
+            }
+        }
+        Ok(())
     }
 
     /// Remembers an object that is in the log for sure.

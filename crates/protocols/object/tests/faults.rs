@@ -429,6 +429,42 @@ fn silence_that_counts_as_a_refusal_is_found() {
     is_found(mutants::OBJECT_SILENCE_IS_NO);
 }
 
+/// A node that was away reads many small objects from a store that is far away. One after the other, it would never catch up with nodes
+/// that each put one every 50 ms.
+#[test]
+fn many_small_objects_are_read_at_once() {
+    const OBJECTS: u64 = 96;
+    const FAR: Duration = Duration::from_millis(4);
+    let mut driver = Driver::new(1);
+    let memory = Memory::default();
+    let config = ObjectConfig { interval_ms: 0, ..ObjectConfig::at("memory:///t", TOKEN) }.to_bytes();
+    let envs: Vec<Env> = [1, 2].map(|n| driver.add_node(NodeId(n), |_| {})).to_vec();
+    let store = memory.of(&envs[0]);
+    let put = store.put(format!("t/stores/{TOKEN:016x}"), vec![1].into(), atoll_object::store::Put::Create);
+    assert_eq!(driver.block_on(NodeId(1), put), Ok(true));
+    let open = |env: &Env| provider(env, memory.of(env), Duration::from_secs(1)).open(ID, &config).unwrap();
+    let (writer, reader, env) = (open(&envs[0]), open(&envs[1]), envs[1].clone());
+    driver.block_on(NodeId(1), async move {
+        for seq in 1..=OBJECTS {
+            let op = OpId { client: ClientId(1), seq };
+            writer.append(Batch::of([Entry { op, payload: "x".into() }])).await.unwrap().unwrap();
+        }
+    });
+    memory.faults.set_delay(FAR);
+    let took = driver.block_on(NodeId(2), async move {
+        let tail = reader.check_tail().await.unwrap().at;
+        assert_eq!(tail, Offset(OBJECTS), "each append is an object");
+        let (start, mut at) = (env.now(), Offset(0));
+        while at < tail {
+            at = at
+                .plus(reader.read(at..tail, 1 << 20, ReadFrom::Anywhere).await.unwrap().entries.len() as u64);
+        }
+        env.now().since(start)
+    });
+    // One after the other, each takes two requests, and a request takes `FAR` on average.
+    assert!(took < FAR * OBJECTS as u32, "reading {OBJECTS} objects took {took:?}");
+}
+
 /// A node that knows nothing new appends where others have appended and trimmed. Returns where its record went, and the trim.
 fn late_append() -> (Result<Offset, AppendError>, Offset) {
     let mut driver = Driver::new(1);
