@@ -19,6 +19,7 @@ mod movers;
 mod native;
 pub mod nemesis;
 pub mod node;
+mod object;
 pub mod parts;
 pub mod phases;
 pub mod races;
@@ -110,6 +111,7 @@ pub fn all() -> Vec<Scenario> {
         scalog::SHARDS,
         scalog_clocks::SCENARIO,
         full_shards::SCENARIO,
+        object::SCENARIO,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use atoll_contract::plugin::{Host, Installed, Protocol, RoleName, set_to};
+use atoll_core::testing::{Listed, Mutant};
 use atoll_core::{Encode, Format, NodeCore};
 
 use crate::config::ObjectConfig;
+use crate::mutants;
 use crate::provider::KIND;
 use crate::{ObjectOptions, ObjectProvider};
 
@@ -54,6 +56,14 @@ impl Protocol for ObjectPlugin {
 
     fn formats(&self) -> Vec<Format> {
         FORMATS.to_vec()
+    }
+
+    fn mutants(&self) -> &'static [Mutant] {
+        mutants::ALL
+    }
+
+    fn coverage(&self) -> &'static [Listed] {
+        mutants::COVERAGE
     }
 
     fn duties(&self, _config: &Bytes) -> atoll_contract::Duties {

@@ -27,6 +27,8 @@ struct Settings {
     late: AtomicU32,
     /// Of a thousand conditional puts, how many are told that there is an object, although there is none. S3 does this while puts meet.
     conflicts: AtomicU32,
+    /// The length of a window of time, in nanoseconds. In every fourth window, every second node cannot reach the store. 0 is never.
+    cut_window_ns: AtomicU64,
 }
 
 impl Faults {
@@ -47,13 +49,14 @@ impl Faults {
 
     /// Sets one of the settings by its name. Returns false if there is none.
     pub fn set_one(&self, setting: &str, value: u64) -> bool {
-        let (s, Ok(per_mille)) = (&self.0, u32::try_from(value)) else { return false };
+        let (s, Ok(value)) = (&self.0, u32::try_from(value)) else { return false };
         match setting {
-            "store_delay_us" => s.delay_ns.store(value * 1000, Ordering::Relaxed),
-            "store_lost" => s.lost.store(per_mille, Ordering::Relaxed),
-            "store_unanswered" => s.unanswered.store(per_mille, Ordering::Relaxed),
-            "store_late" => s.late.store(per_mille, Ordering::Relaxed),
-            "store_conflicts" => s.conflicts.store(per_mille, Ordering::Relaxed),
+            "store_delay_us" => s.delay_ns.store(u64::from(value) * 1000, Ordering::Relaxed),
+            "store_cut_window_ms" => s.cut_window_ns.store(u64::from(value) * 1_000_000, Ordering::Relaxed),
+            "store_lost" => s.lost.store(value, Ordering::Relaxed),
+            "store_unanswered" => s.unanswered.store(value, Ordering::Relaxed),
+            "store_late" => s.late.store(value, Ordering::Relaxed),
+            "store_conflicts" => s.conflicts.store(value, Ordering::Relaxed),
             _ => return false,
         }
         true
@@ -88,6 +91,16 @@ impl Faulty {
         Faulty { env, inner, faults }
     }
 
+    /// Whether this node cannot reach the store now. The other nodes can, so those that can and those that cannot meet in one log.
+    fn is_cut_off(&self) -> bool {
+        let window_ns = self.faults.0.cut_window_ns.load(Ordering::Relaxed);
+        if window_ns == 0 {
+            return false;
+        }
+        let window = self.env.now().0 / window_ns;
+        window % 4 == 3 && (window / 4 + u64::from(self.env.node().0)).is_multiple_of(2)
+    }
+
     fn fate(&self) -> Fate {
         let s = &self.faults.0;
         let of = |per_mille: &AtomicU32| {
@@ -111,16 +124,20 @@ impl Faulty {
         &self,
         request: impl FnOnce() -> BoxFuture<'static, Result<T, StoreError>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, StoreError>> {
-        let (env, fate) = (self.env.clone(), self.fate());
+        let (way, fate) = (self.clone(), self.fate());
         let work = async move {
-            env.sleep(fate.there).await;
+            way.env.sleep(fate.there).await;
+            if way.is_cut_off() {
+                hit("object.store.cut_off");
+                return Err(StoreError::NoAnswer);
+            }
             if fate.lost {
                 hit("object.store.lost");
                 return Err(StoreError::NoAnswer);
             }
             let answer = request().await;
-            env.sleep(fate.back).await;
-            if fate.unanswered {
+            way.env.sleep(fate.back).await;
+            if fate.unanswered || way.is_cut_off() {
                 hit("object.store.unanswered");
                 return Err(StoreError::NoAnswer);
             }

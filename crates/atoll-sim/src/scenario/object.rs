@@ -1,0 +1,102 @@
+//! ObjectLoglets on whole nodes: swapped in and out under load and faults of the nodes, while the object store is slow, loses requests and
+//! answers, refuses puts without a reason, and cannot be reached from half of the nodes.
+
+use std::time::Duration;
+
+use atoll_contract::LogletSpec;
+
+use crate::rng::Rng;
+use crate::scenario::nemesis::Menu;
+use crate::scenario::node::NodeHandles;
+use crate::scenario::phases::{Faults, SAFETY, Stage, play, stage};
+use crate::scenario::striped::nodes;
+use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::workload::{again, log as load, striped};
+use crate::world::World;
+
+/// Logs that are swapped between an object store and native Loglets.
+pub const SCENARIO: Scenario = Scenario {
+    name: "object",
+    about: "a log that is swapped native, object store, native while it is used; nodes die, and the store fails in every way it can",
+    run,
+    marks: &[
+        &["object.append.lost", "object.append.read_back", "object.append.found", "object.tail.rebase"],
+        &["object.seal.lost", "object.trim.block", "object.store.lost", "object.store.unanswered"],
+        &["object.store.conflict", "object.store.cut_off"],
+    ],
+    full: true,
+};
+
+const LOG: &str = "log0";
+/// What the store does to requests, as settings of the protocol in tests.
+const FAULTS: [&str; 4] = ["store_lost", "store_unanswered", "store_late", "store_conflicts"];
+/// How long half of the nodes cannot reach the store.
+const CUT: &str = "store_cut_window_ms";
+
+/// Returns a specification of an ObjectLoglet with objects and blocks of a random size, small enough for a run to fill many of both.
+fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
+    let mut spec = LogletSpec::of("object");
+    let mut option = |name: &str, value: u64| spec.options.insert(name.to_owned(), value.to_string());
+    option("batch_bytes", [200, 4_000, 1 << 20][stage.below(3) as usize]);
+    option("interval_ms", [0, 5, 50][stage.below(3) as usize]);
+    option("block_objects", 1 + stage.below(12));
+    spec
+}
+
+/// Starts the clients and the operator. The clients hand in records again, at the same door and at others, because an appender can only
+/// know from the objects of other nodes that a record is in the log already.
+fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
+    let appenders = 1 + rng.below(4);
+    let swaps = Duration::from_millis(300 + rng.below(3_000));
+    let trims = Duration::from_millis([300, 4_000][rng.below(2) as usize]);
+    let all = stage.clone();
+    let stage = stage.clone();
+    all.spawn("people", async move {
+        load::create_kind(&stage, LOG, "object").await;
+        let name = || LOG.to_owned();
+        for _ in 0..appenders {
+            stage.spawn("appender", load::appender(stage.clone(), name(), Duration::from_millis(60)));
+        }
+        stage.spawn("impatient", again::impatient(stage.clone(), name(), Duration::from_millis(200)));
+        stage.spawn("belated", again::belated(stage.clone(), name(), 4, Duration::from_millis(200)));
+        stage.spawn("checker", load::checker(stage.clone(), name(), Duration::from_millis(150)));
+        stage.spawn("reader", load::reader(stage.clone(), name(), Duration::from_millis(100)));
+        stage.spawn("operator", striped::swapper(stage.clone(), name(), swaps, spec));
+        stage.spawn("trimmer", load::trimmer(stage.clone(), name(), trims));
+    });
+}
+
+fn run(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6f62_6a65_6374);
+    let hosts = [3, 3, 4, 5][rng.below(4) as usize];
+    let (weather, assembly) = nodes(&mut rng, hosts);
+    // All nodes, and all clones of these protocols, share one store. A run ends with a look at each object through each node, so a store
+    // that is farther away would take most of the run.
+    let mut store = assembly.options.protocols.clone();
+    store.set("store_delay_us", [100, 1_000, 5_000][rng.below(3) as usize]);
+    // How many of a thousand requests: some seeds have a store that never fails.
+    for fault in FAULTS {
+        store.set(fault, [0, 10, 50][rng.below(3) as usize]);
+    }
+    store.set(CUT, [0, 500, 3_000][rng.below(3) as usize]);
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    let stage = stage(&mut world);
+    people(&stage, &mut rng);
+    let faults = Faults {
+        menu: Menu::USUAL.some(&mut rng),
+        every: Duration::from_millis(500 + rng.below(1_500)),
+        during: SAFETY,
+        may_lose: Box::new(|_| false),
+        nervous: 0,
+    };
+    let demand = {
+        let stage = stage.clone();
+        async move {
+            for fault in FAULTS.into_iter().chain([CUT]) {
+                store.set(fault, 0);
+            }
+            load::demand(stage, vec![LOG.to_owned()]).await;
+        }
+    };
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
