@@ -6,21 +6,50 @@ first. Meanwhile the log moves to another ObjectLoglet, to one with other sizes,
 `kill -9`. The bytes that each node then gives equal the input, in the input's order. The objects are where they should be, and no object
 is readable as text, because all are compressed.
 
+With `--store s3` the objects are in a real server that speaks S3. A proxy in front of it loses requests and answers, refuses some as too
+many, delays others, and for some seconds lets none through. Wrong credentials are refused by name.
+
 Then a segment in the store is damaged by one bit: every node refuses to give it, and says so. A URL with a password, a place that cannot be
 written, and a missing URL are refused by name, before anything is sealed.
 """
 
+import contextlib
 import hashlib
 import json
+import os
 import pathlib
 import threading
 import time
 
+import object_server
 from cluster import Cluster, Drill, Failed, end, need, poll, say, table
 
 LOG = "shelf"
 DEPTH = 64
 OBJECT = "object"
+
+
+# Of fifty requests to the server, through the proxy, and how long a slow one takes.
+FAULTS = {"lost": 1, "unanswered": 1, "refused": 1, "slow": 1, "slow_s": 0.3}
+
+
+class Files:
+    """A directory as the store."""
+
+    proxy = None
+
+    def __init__(self, folder):
+        self.objects, self.url = folder / "store", f"file://{folder / 'store'}"
+
+
+class S3:
+    """A bucket as the store, with a proxy in front of it."""
+
+    def __init__(self, folder, seed, until):
+        self.server = until.enter_context(object_server.Server(folder / "s3"))
+        self.proxy = until.enter_context(object_server.Proxy(self.server, seed))
+        self.objects, self.url = self.server.bucket, f"s3://{object_server.BUCKET}/logs"
+        os.environ.update(self.proxy.environment())
 
 
 def write_input(path, count):
@@ -62,8 +91,54 @@ class Killer(threading.Thread):
             self.trouble = trouble
 
 
-def moves(drill, cluster, path, url):
-    """Appends the file while the log moves; how long each move took, by its kind."""
+def outage(drill, proxy, stop):
+    """Lets no request through for some seconds, and until one was tried; then again."""
+    if not stop.wait(1):
+        proxy.faults.down = True
+        while not stop.wait(drill.args.outage_s) and not proxy.faults.counts["down"]:
+            pass
+        proxy.faults.down = False
+
+
+@contextlib.contextmanager
+def failing(drill, proxy):
+    """While the block runs, the server fails. Gives what tells whether it has not been out of reach yet."""
+    if not proxy:
+        yield lambda: False
+        return
+    proxy.faults.begin(**FAULTS)
+    stop = threading.Event()
+    thread = threading.Thread(target=outage, args=(drill, proxy, stop), daemon=True)
+    thread.start()
+    try:
+        yield thread.is_alive
+    finally:
+        stop.set()
+        thread.join()
+        proxy.faults.heal()
+    counts = proxy.faults.counts
+    say(f"requests to the server: {', '.join(f'{count} {what}' for what, count in counts.items())}")
+    need(all(counts.values()), f"a fault never happened: {counts}")
+    drill.result["requests"] = counts
+
+
+def credentials(cluster, store):
+    """The server takes other credentials: a move is refused, and names them. Once they are right again, it is done."""
+    before = cluster.active(LOG)["loglet"]
+    to = ("--log", LOG, "--loglet", OBJECT, "--option", f"url={store.url}")
+    store.server.restart(secret="another")
+    done = cluster.atoll("chain", "extend", *to, check=False)
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    need(done.returncode != 0 and "credentials" in said, f"wrong credentials were answered with {said!r}")
+    need(object_server.SECRET not in said, f"an answer repeats a secret: {said!r}")
+    need(cluster.active(LOG)["loglet"] == before, "a refused move has moved the log")
+    store.server.restart()
+    extend(cluster, *to[2:])
+    extend(cluster, "--loglet", "native")
+
+
+def moves(drill, cluster, path, url, still):
+    """Appends the file while the log moves, and goes on moving while `still()`; how long each move took, by its kind."""
     errors = drill.folder / "append.err"
     # The first lines go to the store, however soon the last one is written.
     cluster.create_log(LOG)
@@ -80,7 +155,7 @@ def moves(drill, cluster, path, url):
     took, failed = {way: [] for way in ways}, 0
     try:
         until = time.monotonic() + drill.args.seconds
-        while appender.poll() is None or killer.is_alive() or not all(took.values()):
+        while appender.poll() is None or killer.is_alive() or still() or not all(took.values()):
             need(time.monotonic() < until, f"appending and moving took more than {drill.args.seconds} s: {took}")
             for way, args in ways.items():
                 try:
@@ -132,10 +207,9 @@ def bad_input(cluster, folder):
 
 def damaged(cluster, store):
     """One changed bit in an object: no node gives its entries."""
-    url = f"file://{store}"
-    extend(cluster, "--loglet", OBJECT, "--option", f"url={url}")
+    extend(cluster, "--loglet", OBJECT, "--option", f"url={store.url}")
     cluster.atoll("log", "append", "--log", LOG, "the record that rots")
-    hit = objects(store)[-1]
+    hit = objects(store.objects)[-1]
     extend(cluster, "--loglet", "native")
     data = bytearray(hit.read_bytes())
     data[-1] ^= 1
@@ -152,33 +226,46 @@ def damaged(cluster, store):
 
 
 def body(drill):
+    need(drill.args.store in ("file", "s3"), f"--store is {drill.args.store}; allowed are file and s3")
     path = drill.folder / "input"
     sha256 = write_input(path, drill.args.lines)
-    store = pathlib.Path(drill.folder) / "store"
-    with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
-        cluster.create_log(LOG)
-        took = moves(drill, cluster, path, f"file://{store}")
-        say()
-        table([(way, len(all_), f"{min(all_):.3f}", f"{max(all_):.3f}") for way, all_ in took.items()], ("moved", "times", "shortest s", "longest s"))
-        for number in cluster.ids():
-            read_back(cluster, number, sha256)
-        found = objects(store)
-        need(found, "there are no objects")
-        need(all(b"line 1" not in p.read_bytes() for p in found), "an object is readable as text")
-        size = sum(p.stat().st_size for p in found)
-        say(f"{drill.args.lines} lines are the same through every node; {len(found)} objects, {size} bytes")
-        drill.result.update(lines=drill.args.lines, objects=len(found), object_bytes=size, input_bytes=path.stat().st_size)
-        bad_input(cluster, drill.folder)
-        chain = json.dumps(cluster.chain(LOG))
-        need("secret" not in chain and OBJECT in chain, f"the chain is {chain}")
-        say(f"a damaged object was refused by nodes {damaged(cluster, store)}")
+    with contextlib.ExitStack() as until:
+        folder = pathlib.Path(drill.folder)
+        store = Files(folder) if drill.args.store == "file" else S3(folder, drill.seed, until)
+        cluster = until.enter_context(Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3))
+        in_store(drill, cluster, store, path, sha256)
+
+
+def in_store(drill, cluster, store, path, sha256):
+    """The drill, over one store."""
+    cluster.create_log(LOG)
+    with failing(drill, store.proxy) as still:
+        took = moves(drill, cluster, path, store.url, still)
+    say()
+    table([(way, len(all_), f"{min(all_):.3f}", f"{max(all_):.3f}") for way, all_ in took.items()], ("moved", "times", "shortest s", "longest s"))
+    for number in cluster.ids():
+        read_back(cluster, number, sha256)
+    found = objects(store.objects)
+    need(found, "there are no objects")
+    need(all(b"line 1" not in p.read_bytes() for p in found), "an object is readable as text")
+    size = sum(p.stat().st_size for p in found)
+    say(f"{drill.args.lines} lines are the same through every node; {len(found)} objects, {size} bytes")
+    drill.result.update(lines=drill.args.lines, objects=len(found), object_bytes=size, input_bytes=path.stat().st_size)
+    bad_input(cluster, drill.folder)
+    if store.proxy:
+        credentials(cluster, store)
+    chain = json.dumps(cluster.chain(LOG))
+    need("secret" not in chain and OBJECT in chain, f"the chain is {chain}")
+    say(f"a damaged object was refused by nodes {damaged(cluster, store)}")
 
 
 if __name__ == "__main__":
     Drill(
         "object",
         __doc__,
+        store=("file", "file", "file: a directory; s3: a server that speaks S3"),
         lines=(300_000, 20_000, "lines of the input"),
         kills=(8, 2, "how many nodes are killed"),
         seconds=(900, 240, "most time for appending and moving"),
+        outage_s=(30, 3, "how long the server cannot be reached, with s3"),
     ).run(body)
