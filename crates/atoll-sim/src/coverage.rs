@@ -45,19 +45,3 @@ pub fn missing(marks: &BTreeMap<&'static str, u64>) -> Vec<String> {
     };
     all().iter().filter_map(lacks).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_that_reached_nothing_lacks_everything_and_one_that_reached_all_lacks_nothing() {
-        assert_eq!(missing(&BTreeMap::new()).len(), super::all().len());
-        let all: BTreeMap<&'static str, u64> =
-            super::all().iter().flat_map(|l| l.marks.iter().map(|m| (*m, 1))).collect();
-        assert!(missing(&all).is_empty());
-        let mut one_less = all.clone();
-        one_less.remove("sim.rule_k");
-        assert_eq!(missing(&one_less), ["native: rule K with five servers: sim.rule_k"]);
-    }
-}

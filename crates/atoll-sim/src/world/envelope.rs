@@ -42,23 +42,3 @@ pub fn decode(bytes: Bytes) -> Result<Envelope, DecodeError> {
     from.finish("envelope")?;
     Ok(Envelope { exchange, frame: Frame { kind, target, head, payloads } })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn envelopes_come_back_as_they_were() {
-        for exchange in [Exchange::Post, Exchange::Request(7), Exchange::Reply(u64::MAX)] {
-            let frame = Frame {
-                kind: 103,
-                target: RoleKind(2),
-                head: Bytes::from_static(b"head"),
-                payloads: vec![Bytes::from_static(b"one"), Bytes::new()],
-            };
-            let envelope = Envelope { exchange, frame };
-            assert_eq!(decode(encode(&envelope)), Ok(envelope));
-        }
-        assert!(decode(Bytes::from_static(&[9; 40])).is_err());
-    }
-}
