@@ -134,15 +134,20 @@ class Door:
         self.address, self.service, self.log = address, service, log
         self.connection = None
 
-    def call(self, verb, *rest, timeout=20):
-        """The fields of the answer; None if it was refused or the connection is lost."""
+    def open(self):
+        """Begins a new connection. A node closes one on which nobody answers its pings, and nobody reads one between two loads."""
+        if self.connection:
+            self.connection.close()
+        self.connection = Http2(self.address, timeout=20)
+
+    def call(self, verb, *rest):
+        """The fields of the answer. Fails if there is none."""
         try:
-            self.connection = self.connection or Http2(self.address, timeout=timeout)
             got = self.connection.call(f"/{self.service}/{verb}", text(1, self.log) + b"".join(rest))
-            return dict(fields(got[0])) if got else None
-        except (Closed, OSError):
-            self.connection = None
-            return None
+        except (Closed, OSError) as error:
+            raise Failed(f"{self.log}: {verb}: the connection to {self.address} is lost: {error}") from None
+        need(got, f"{self.log}: {verb} was refused")
+        return dict(fields(got[0]))
 
 
 class ScalogDoor(Door):
@@ -152,17 +157,16 @@ class ScalogDoor(Door):
         super().__init__(address, "atoll.scalog.v1.ScalogService", log)
 
     def look(self):
-        """Asks for the shards, and changes nothing. Whether there was an answer."""
-        return self.call("Shards") is not None
+        """Asks for the shards, and changes nothing."""
+        self.call("Shards")
 
     def add(self, nodes):
-        """Adds a shard on these nodes; its number, or None."""
-        got = self.call("AddShard", *(number(3, node) for node in nodes))
-        return None if got is None else got.get(1, 0)
+        """Adds a shard on these nodes; its number."""
+        return self.call("AddShard", *(number(3, node) for node in nodes)).get(1, 0)
 
     def finalize(self, shard, after):
-        """Ends a shard after so many further cuts. Whether it does."""
-        return self.call("FinalizeShard", number(2, shard), number(3, after)) is not None
+        """Ends a shard after so many further cuts."""
+        self.call("FinalizeShard", number(2, shard), number(3, after))
 
 
 class CorfuDoor(Door):
@@ -172,12 +176,12 @@ class CorfuDoor(Door):
         super().__init__(address, "atoll.corfu.v1.CorfuService", log)
 
     def look(self):
-        """Asks for the projection, and changes nothing. Whether there was an answer."""
-        return self.call("Show") is not None
+        """Asks for the projection, and changes nothing."""
+        self.call("Show")
 
     def replace(self, old, new):
-        """Gives the place of a unit to another node. Whether it was done."""
-        return self.call("Replace", text(2, number(1, old) + number(2, new))) is not None
+        """Gives the place of a unit to another node."""
+        self.call("Replace", text(2, number(1, old) + number(2, new)))
 
 
 def wait_healthy(cluster, log):
