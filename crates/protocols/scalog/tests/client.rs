@@ -6,6 +6,7 @@ mod cluster;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::loglet::sharded;
 use atoll_contract::*;
 use atoll_core::*;
 use atoll_scalog::*;
@@ -14,16 +15,17 @@ use cluster::{NativeLogs, Tapped};
 const LOGLET: LogletId = LogletId(77);
 
 fn start(c: &cluster::Cluster, node: u32) -> ScalogLoglet {
+    start_tapped(c, node, Tapped::default())
+}
+
+/// Returns a handle that notes what it reads of the ordering log.
+fn start_tapped(c: &cluster::Cluster, node: u32, tapped: Tapped) -> ScalogLoglet {
     let storages: Vec<StorageId> = c.nodes.values().map(|node| node.storage).collect();
     let storage = |node: NodeId| storages[node.0 as usize - 1];
     let config = cluster::config(storage, &c.env(5), &[5, 6, 7], &[&[1, 2], &[3, 4]], &[6, 5], &[]);
     let env = c.env(node);
-    let provider = ScalogProvider::new(
-        env.clone(),
-        c.directory(),
-        Arc::new(NativeLogs::new(env)),
-        ScalogOptions::default(),
-    );
+    let logs = Arc::new(NativeLogs::tapping(env.clone(), tapped));
+    let provider = ScalogProvider::new(env, c.directory(), logs, ScalogOptions::default());
     provider.open_scalog(LOGLET, &config.to_bytes()).unwrap()
 }
 
@@ -76,6 +78,32 @@ fn records_go_where_the_policy_says_and_subscribers_see_them_in_order() {
     let seen = c.wait(follows, Duration::from_secs(60)).unwrap().unwrap();
     let expected = (0..5).map(|at| (Offset(at), bytes::Bytes::from((at + 1).to_string())));
     assert_eq!(seen, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn appends_to_a_chosen_shard_need_the_ordering_log_only_now_and_then() {
+    let mut c = cluster::new(7, 3, Tapped::default(), Duration::ZERO);
+    let tapped = Tapped::default();
+    let (log, other) = (start_tapped(&c, 7, tapped.clone()), start(&c, 4));
+    let reads = move || tapped.lock().unwrap().len();
+    let append = |c: &mut cluster::Cluster, seqs: std::ops::RangeInclusive<u64>| {
+        let log = log.clone();
+        c.on(7, async move {
+            for seq in seqs {
+                log.append_to_shard(0, 1, cluster::batch(1, seq, &["x"]), None).await.unwrap();
+            }
+        });
+    };
+    append(&mut c, 1..=50);
+    assert!(reads() <= 1, "{} reads for appends within a few milliseconds", reads());
+    c.run_for(Duration::from_secs(2));
+    append(&mut c, 51..=51);
+    assert!(log.known_tail() >= Offset(50), "a server may have forgotten what is below {}", log.known_tail());
+    let after = c.on(7, async move {
+        other.finalize(0, 0).await.unwrap();
+        log.sharded().unwrap().append_to_shard(0, cluster::batch(1, 52, &["x"]), None).await
+    });
+    assert_eq!(after, Err(sharded::ShardAppendError::NotLive(0)));
 }
 
 /// Returns a client whose records go to a segment of a shard.

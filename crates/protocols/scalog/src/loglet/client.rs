@@ -112,8 +112,12 @@ impl ScalogClient {
             let segment = segment(nodes.unwrap_or_default(), me, first);
             match self.append_to(shard, segment, first, batch.clone()).await {
                 Ok(placement) => return Ok((placement, shard)),
-                // The shard has ended, and has nothing of this: another one takes it.
-                Err(AppendError::NotAppended(_)) if !self.live().iter().any(|one| one.shard == shard) => {
+                Err(AppendError::NotAppended(why)) => {
+                    self.log.refresh().await.map_err(|_| AppendError::NotAppended(why))?;
+                    if self.live().iter().any(|one| one.shard == shard) {
+                        return Err(AppendError::NotAppended(why).into());
+                    }
+                    // The shard has ended, and has nothing of this: another one takes it.
                     hit("scalog.client.next_shard");
                 }
                 Err(error) => return Err(error.into()),
@@ -126,7 +130,7 @@ impl ScalogClient {
     /// # Errors
     /// Like [`ScalogLoglet::append_to_shard`].
     pub async fn append_to_shard(&self, shard: u32, batch: Batch) -> Result<Placement, AppendError> {
-        self.log.refresh().await.map_err(|_| AppendError::NotAppended(Unavailability::NoQuorum))?;
+        self.log.refresh_if_old().await.map_err(|_| AppendError::NotAppended(Unavailability::NoQuorum))?;
         let first = batch.ops().next().unwrap_or(OpId { client: atoll_contract::ClientId(0), seq: 0 });
         let nodes = self.live().into_iter().find(|one| one.shard == shard).map(|one| one.nodes);
         let segment = segment(&nodes.unwrap_or_default(), self.log.node(), first);

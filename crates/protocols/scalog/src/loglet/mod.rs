@@ -30,7 +30,7 @@ use atoll_contract::{
 };
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
-use atoll_core::{BoxFuture, Env, NodeId, Notify, Ticket};
+use atoll_core::{BoxFuture, Env, NodeId, Notify, Tick, Ticket};
 
 use crate::config::ScalogConfig;
 use crate::order::{Order, OrderEntry};
@@ -84,11 +84,18 @@ impl Default for ScalogOptions {
     }
 }
 
+/// How old what a handle knows about the ordering log may be when it sends records for the first time. A server that may have forgotten
+/// records that were ordered since then refuses such records, because it cannot tell whether they are new. The caller then reads the log
+/// from there on, so this must not be long.
+const OLD_AFTER: Duration = Duration::from_secs(1);
+
 /// What a handle knows.
 struct Known {
     order: Order,
     /// Whether the ordering log is sealed, and all of it below some end of it was applied.
     ended: bool,
+    /// What was ordered before this time is known. None: nothing was checked yet.
+    checked_at: Option<Tick>,
     in_flight_bytes: usize,
 }
 
@@ -126,7 +133,9 @@ impl ScalogLoglet {
         log: Arc<dyn Loglet>,
         (options, directory): (Arc<ScalogOptions>, DirectoryOf),
     ) -> Self {
-        let known = Mutex::new(Known { order: Order::new(&config), ended: false, in_flight_bytes: 0 });
+        let (ended, checked_at, in_flight_bytes) = Default::default();
+        let known =
+            Mutex::new(Known { order: Order::new(&config), ended, checked_at, in_flight_bytes });
         let changed = Notify::default();
         ScalogLoglet(Arc::new(Shared {
             env,
@@ -164,8 +173,21 @@ impl ScalogLoglet {
 
     /// Applies the ordering log up to its tail: everything that was ordered before the call is known afterwards.
     pub(crate) async fn refresh(&self) -> Result<(), LogletError> {
+        let began = self.0.env.now();
         let tail = self.0.log.check_tail().await?;
-        self.catch_up(&tail).await
+        self.catch_up(&tail).await?;
+        let mut known = lock(&self.0.known);
+        known.checked_at = known.checked_at.max(Some(began));
+        Ok(())
+    }
+
+    /// Like `refresh`, unless that was done not long ago. It is for callers to whom a server says what has changed since.
+    pub(crate) async fn refresh_if_old(&self) -> Result<(), LogletError> {
+        let (now, checked_at) = (self.0.env.now(), lock(&self.0.known).checked_at);
+        match checked_at.is_some_and(|at| now.since(at) < OLD_AFTER) {
+            true => Ok(()),
+            false => self.refresh().await,
+        }
     }
 
     /// Applies the entries of the ordering log below a tail of it, which must come from a check if it is sealed.

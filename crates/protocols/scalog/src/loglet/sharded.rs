@@ -216,12 +216,14 @@ impl ScalogLoglet {
         batch: Batch,
         not_below: Option<Offset>,
     ) -> Result<Placement, ShardAppendError> {
-        let unavailable = AppendError::NotAppended(Unavailability::NoQuorum);
-        self.refresh().await.map_err(|_| unavailable.clone())?;
         let is_live = || {
             let live = |order: &Order| order.shards().get(&shard).is_some_and(|s| s.is_live());
             self.with_order(live) || self.is_sealed()
         };
+        // It may have been added meanwhile. If it has ended meanwhile, its servers say so, unless they do not answer, as before a retry.
+        if !is_live() || not_below.is_some() {
+            self.refresh().await.map_err(|_| AppendError::NotAppended(Unavailability::NoQuorum))?;
+        }
         if !is_live() {
             return Err(ShardAppendError::NotLive(shard));
         }

@@ -97,7 +97,7 @@ impl ScalogLoglet {
         batch: Batch,
         not_below: Option<u64>,
     ) -> Result<Placement, AppendError> {
-        self.refresh().await.map_err(|_| AppendError::NotAppended(Unavailability::NoQuorum))?;
+        self.refresh_if_old().await.map_err(|_| AppendError::NotAppended(Unavailability::NoQuorum))?;
         if self.is_sealed() {
             return Err(AppendError::Sealed);
         }
