@@ -162,7 +162,7 @@ pub(crate) struct Shared {
     pub tails: Tails,
     checks: Mutex<Checks>,
     pub order: Mutex<HandleOrder>,
-    /// The server to which the next wait goes, counted from this node's own.
+    /// The server to which the next wait goes, counted from this node's own, or from one that follows from the node's number.
     wait_at: AtomicUsize,
     /// Whether a seal through this handle has succeeded. A hint for checks.
     sealed: AtomicBool,
@@ -242,7 +242,9 @@ impl NativeLoglet {
     async fn wait_once(&self, above: Offset) -> Result<Tail, LogletError> {
         let (shared, group) = (&self.0, &self.0.group);
         let turn = shared.wait_at.load(Ordering::Relaxed);
-        let own = group.nodes.iter().position(|n| *n == group.env.node()).unwrap_or(0);
+        // Handles on nodes without a server begin at different ones.
+        let me = group.env.node();
+        let own = group.nodes.iter().position(|n| *n == me).unwrap_or(me.0 as usize);
         let server = group.nodes[(own + turn) % group.nodes.len()];
         let wait = Wait {
             loglet: group.id,

@@ -260,6 +260,25 @@ fn a_wait_ends_with_the_seal() {
     assert_eq!(run(atoll_native::mutants::NATIVE_T18), None, "the bug: the reader is parked");
 }
 
+/// Many follow a loglet from nodes that have no server of it, and one server would have the work of all of them.
+#[test]
+fn waits_of_nodes_without_a_server_are_spread_over_the_servers() {
+    let mut c = Cluster::new(9, 3);
+    let config = c.config(&[1, 2, 3], 1);
+    let log = c.open(1, 9, &config);
+    assert!(append(&mut c, &log, 1, 1, &["a"]).is_ok());
+    for node in 4..=9 {
+        let reader = c.open(node, 9, &config);
+        drop(c.env(node).launch("wait", async move { reader.wait_tail(Offset(1)).await }));
+    }
+    c.run_for(Duration::from_millis(5));
+    let waits = |node: u32| {
+        let measures = c.nodes[&NodeId(node)].core.as_ref().unwrap().measures();
+        measures.iter().find(|measure| measure.name == "native_waits").unwrap().value
+    };
+    assert_eq!([1, 2, 3].map(waits), [2.0, 2.0, 2.0]);
+}
+
 /// X14: even if no append follows, every server and every watch learns of the last append.
 #[test]
 fn an_idle_log_is_known_everywhere() {
