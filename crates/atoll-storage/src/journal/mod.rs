@@ -76,7 +76,7 @@ pub use space::Stats;
 pub(crate) const JOURNAL_DIR: &str = "journal";
 /// The largest block: padding comes from a buffer of this length.
 const MAX_BLOCK_BYTES: u32 = 65_536;
-/// The largest segment: a [`Loc`] has a 32-bit offset, and recovery holds one segment in memory.
+/// The largest segment: a [`Loc`] has a 32-bit offset, and recovery holds two segments in memory.
 const MAX_SEGMENT_BYTES: u32 = 1 << 30;
 static ZEROS: [u8; MAX_BLOCK_BYTES as usize] = [0; MAX_BLOCK_BYTES as usize];
 

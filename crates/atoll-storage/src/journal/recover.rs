@@ -380,8 +380,8 @@ fn list(disk: &dyn Disk) -> Result<Files, DiskError> {
 impl Journal {
     /// Opens the journal of a data directory, and makes an empty one if the directory is empty. Hands `visit` everything that it holds: the
     /// checkpoint first, then records in the order of their numbers. Returns the journal and the last number in use. Everything that was
-    /// handed out is durable on return; a record that was not handed out never reappears. Recovery holds one segment in memory at a time. A
-    /// directory from before there were manifests gets one.
+    /// handed out is durable on return; a record that was not handed out never reappears. Recovery holds two segments in memory at a time,
+    /// one of which is the newest. A directory from before there were manifests gets one.
     ///
     /// # Errors
     /// After [`JournalError::Damaged`], [`JournalError::Missing`], [`JournalError::Older`], [`JournalError::Foreign`] and the like, no
@@ -407,7 +407,7 @@ impl Journal {
         }
         disk.create_dir(&journal_dir())?;
         disk.sync_dir(&DiskPath::root())?;
-        let evidence = find_evidence(&*disk, &files, storage, covers)?;
+        let (evidence, mut newest_loaded) = find_evidence(&*disk, &files, storage, covers)?;
         let evidence = evidence.max(facts.as_ref().map_or(Lsn::NONE, |facts| facts.synced));
         let listed_newest = facts.as_ref().map_or(0, |facts| facts.newest);
         if let Some(checkpoint) = checkpoint {
@@ -429,8 +429,11 @@ impl Journal {
             listed: facts.map(|facts| facts.segments),
         };
         for &generation in &files.segments {
-            let file = disk.open(&segment_path(generation), Open::Read)?;
-            walk.segment(&load(&*file, generation, storage)?, visit)?;
+            let loaded = match newest_loaded.take_if(|newest| newest.header.generation == generation) {
+                Some(newest) => newest,
+                None => load(&*disk.open(&segment_path(generation), Open::Read)?, generation, storage)?,
+            };
+            walk.segment(&loaded, visit)?;
         }
         walk.finish()?;
         let last = walk.last;
