@@ -69,6 +69,8 @@ pub mod since {
     pub const KEYSPACES: Level = Level(2);
     /// A LogServer can be asked for the status of specific Loglets.
     pub const STATUS_OF: Level = Level(2);
+    /// A LogServer can be asked for the next entries, once there are some.
+    pub const READ_NEXT: Level = Level(2);
 }
 
 crate::record! {

@@ -163,6 +163,17 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     /// tail is readable, but a higher one may exist. It may return early although nothing has changed.
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>>;
 
+    /// Like [`Loglet::wait_tail`], for a caller that reads from `above` on next. A Loglet may return the first of these entries with an
+    /// open tail, about `max_bytes` of them, which saves a request. None may come, although the tail is above `above`.
+    fn wait_entries(
+        &self,
+        above: Offset,
+        max_bytes: usize,
+    ) -> BoxFuture<'_, Result<(Tail, Vec<Entry>), LogletError>> {
+        let _ = max_bytes;
+        Box::pin(async move { Ok((self.wait_tail(above).await?, Vec::new())) })
+    }
+
     /// Returns the highest tail that this node knows without asking a server: a lower bound for later searches.
     fn known_tail(&self) -> Offset;
 

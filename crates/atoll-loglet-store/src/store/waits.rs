@@ -21,6 +21,8 @@ pub struct Waiter {
     pub target: Offset,
     /// Whether only the known tail counts, not the local one.
     pub known_only: bool,
+    /// Set if the answer has entries, the first of them just below `target`: about how many bytes.
+    pub reads: Option<u32>,
 }
 
 /// All waiting requests of a role.

@@ -9,17 +9,19 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
+    AppendError, Batch, Entry, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
     SealedConfig, Tail, Unavailability,
 };
+use atoll_core::level::since;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Completer, Env, NodeId, Tick, Ticket, ticket};
 
 use super::config::NativeConfig;
-use super::message::{ServerState, Verdict, Wait};
+use super::message::{Answer, ReadNext, ServerState, Verdict, Wait};
 use crate::mutants;
 use crate::roles::LOG_SERVER;
 use atoll_core::sync::lock;
+use atoll_loglet_store::decode_entries;
 use atoll_loglet_store::handle_order::HandleOrder;
 use atoll_loglet_store::tails::Tails;
 
@@ -128,10 +130,36 @@ impl ServerSet {
         nodes
     }
 
+    /// Waits at a server until its known tail is above `above`. With `max_bytes`, about as many bytes of the entries from there on come
+    /// along. None if it does not answer.
+    async fn wait_at(&self, server: NodeId, above: Offset, max_bytes: Option<usize>) -> Option<Heard> {
+        let (loglet, config) = (self.id, self.config_bytes.clone());
+        let patience_ms = u32::try_from(self.options.wait_patience.as_millis()).unwrap_or(u32::MAX);
+        let Some(max_bytes) = max_bytes.filter(|_| self.env.levels().allows(since::READ_NEXT)) else {
+            let wait = Wait { loglet, config, target: above.plus(1), known_only: true, patience_ms };
+            let Answer { verdict, state } = self.env.call_role(server, LOG_SERVER, wait).await.ok()?;
+            return Some(Heard { verdict, state, entries: Vec::new() });
+        };
+        let max_bytes = u32::try_from(max_bytes).unwrap_or(u32::MAX);
+        let request = ReadNext { loglet, config, from: above, max_bytes, patience_ms };
+        let answer = self.env.call_role(server, LOG_SERVER, request).await.ok()?;
+        let (verdict, state) = (answer.verdict.clone(), answer.state.clone());
+        // Whoever gets none reads them, which tells what is wrong with a copy.
+        let entries = decode_entries(answer).filter(|_| !state.sealed).unwrap_or_default();
+        Some(Heard { verdict, state, entries })
+    }
+
     /// Records that a server was slow to answer a read.
     pub fn was_slow(&self, node: NodeId) {
         lock(&self.slow).insert(node, self.env.now());
     }
+}
+
+/// What a server said to a request that waited.
+struct Heard {
+    verdict: Verdict,
+    state: ServerState,
+    entries: Vec<Entry>,
 }
 
 /// Returns the error that these verdicts amount to when no quorum did what was requested.
@@ -238,49 +266,48 @@ impl NativeLoglet {
         wait
     }
 
-    /// Sends a wait to one server, and returns its answer or a tail that this handle learns meanwhile, whichever comes first.
-    async fn wait_once(&self, above: Offset) -> Result<Tail, LogletError> {
+    /// Sends a wait to one server, and returns its answer or a tail that this handle learns meanwhile, whichever comes first. With
+    /// `max_bytes`, the answer may have entries.
+    async fn wait_once(
+        &self,
+        above: Offset,
+        max_bytes: Option<usize>,
+    ) -> Result<(Tail, Vec<Entry>), LogletError> {
+        let without = |tail| (tail, Vec::new());
         let (shared, group) = (&self.0, &self.0.group);
         let turn = shared.wait_at.load(Ordering::Relaxed);
         // Handles on nodes without a server begin at different ones.
         let me = group.env.node();
         let own = group.nodes.iter().position(|n| *n == me).unwrap_or(me.0 as usize);
         let server = group.nodes[(own + turn) % group.nodes.len()];
-        let wait = Wait {
-            loglet: group.id,
-            config: group.config_bytes.clone(),
-            target: above.plus(1),
-            known_only: true,
-            patience_ms: u32::try_from(group.options.wait_patience.as_millis()).unwrap_or(u32::MAX),
-        };
-        let call = group.env.call_role(server, LOG_SERVER, wait);
+        let call = Box::pin(group.wait_at(server, above, max_bytes));
         let patience = group.options.wait_patience + group.options.round_timeout;
         let answer = group.env.within(patience, shared.tails.or(above, call)).await;
         match answer {
-            Ok(Ok(tail)) => return Ok(tail),
-            Ok(Err(Ok(answer))) => {
-                shared.learn_from(&answer.state);
-                match answer.verdict {
-                    Verdict::Done {} if answer.state.sealed && !mutant(mutants::NATIVE_T18) => {
+            Ok(Ok(tail)) => return Ok(without(tail)),
+            Ok(Err(Some(heard))) => {
+                shared.learn_from(&heard.state);
+                match heard.verdict {
+                    Verdict::Done {} if heard.state.sealed && !mutant(mutants::NATIVE_T18) => {
                         hit("native.wait.sealed");
                         // Do not trust this server alone: a sealed tail is one that a majority reports (native-T3, native-T18).
-                        return self.check_tail().await;
+                        return self.check_tail().await.map(without);
                     }
                     Verdict::Done {} if self.known_tail() > above => {
-                        return Ok(Tail { at: self.known_tail(), sealed: None });
+                        return Ok((Tail { at: self.known_tail(), sealed: None }, heard.entries));
                     }
                     Verdict::Gone {} => return Err(LogletError::Gone),
                     _ => {}
                 }
             }
-            Ok(Err(Err(_))) => {
+            Ok(Err(None)) => {
                 group.env.sleep(group.env.jitter(group.options.retry)).await;
             }
             Err(_) => {}
         }
         // This server knows nothing new, and may have missed the seal. The next wait goes to another.
         shared.wait_at.fetch_add(1, Ordering::Relaxed);
-        Ok(Tail { at: self.known_tail(), sealed: None })
+        Ok(without(Tail { at: self.known_tail(), sealed: None }))
     }
 }
 
@@ -313,7 +340,20 @@ impl Loglet for NativeLoglet {
             if let Some(tail) = self.0.tails.above(above) {
                 return Ok(tail);
             }
-            self.wait_once(above).await
+            self.wait_once(above, None).await.map(|(tail, _)| tail)
+        })
+    }
+
+    fn wait_entries(
+        &self,
+        above: Offset,
+        max_bytes: usize,
+    ) -> BoxFuture<'_, Result<(Tail, Vec<Entry>), LogletError>> {
+        Box::pin(async move {
+            if let Some(tail) = self.0.tails.above(above) {
+                return Ok((tail, Vec::new()));
+            }
+            self.wait_once(above, Some(max_bytes)).await
         })
     }
 

@@ -145,9 +145,27 @@ message! {
     }
 }
 
+message! {
+    /// Requests the entries from `from` on, once the known tail is above it. The answer comes without entries if the loglet is sealed or
+    /// the time is up. Sent from level 2 on.
+    pub struct ReadNext = 138 {
+        /// The loglet.
+        pub loglet: LogletId,
+        /// The configuration.
+        pub config: Bytes,
+        /// The first offset.
+        pub from: Offset,
+        /// The approximate limit of the answer in bytes. The answer has at least one run, whatever its size.
+        pub max_bytes: u32,
+        /// How long to wait at most, in milliseconds.
+        pub patience_ms: u32,
+    }
+}
+
 rpc!(Append => Appended, SEQUENCER, Data);
 rpc!(BackFill => Answer, LOG_SERVER, Control);
 rpc!(Fill => Answer, LOG_SERVER, Data);
+rpc!(ReadNext => Entries, LOG_SERVER, Control);
 
 /// Every message between handles, sequencers and LogServers, and the configuration in the chain.
 pub const FORMATS: &[Format] = &[
@@ -164,6 +182,7 @@ pub const FORMATS: &[Format] = &[
     Format::message::<Repair>(),
     Format::message::<Read>(),
     Format::message::<Entries>(),
+    Format::message::<ReadNext>(),
     Format::message::<Trim>(),
     Format::message::<Delete>(),
     Format::message::<BackFill>(),

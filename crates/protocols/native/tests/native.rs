@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_contract::*;
+use atoll_core::level::since;
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::*;
 use atoll_native::message::{Seal, Status};
@@ -258,6 +259,54 @@ fn a_wait_ends_with_the_seal() {
     };
     assert_eq!(run(Mutant::NONE), Some(true));
     assert_eq!(run(atoll_native::mutants::NATIVE_T18), None, "the bug: the reader is parked");
+}
+
+/// Waits for entries above an offset through a handle on a node, while something else happens.
+fn next_entries(
+    c: &mut Cluster,
+    (at, reader): (u32, &NativeLoglet),
+    above: u64,
+    meanwhile: impl FnOnce(&mut Cluster),
+) -> (Tail, Vec<Bytes>) {
+    let reader = reader.clone();
+    let wait = c.env(at).launch("wait", async move { reader.wait_entries(Offset(above), 1 << 16).await });
+    c.run_for(Duration::from_millis(5));
+    meanwhile(c);
+    let (tail, entries) = c.wait(wait, SOON).unwrap().unwrap();
+    (tail, entries.into_iter().map(|entry| entry.payload).collect())
+}
+
+/// Entries come with the news that they are there. A sealed loglet has none to give: its servers may have some that no tail covers
+/// (native-T3).
+#[test]
+fn a_wait_brings_the_next_entries_but_none_of_a_sealed_loglet() {
+    let mut c = Cluster::new(4, 3);
+    let config = c.config(&[1, 2, 3], 1);
+    let (log, reader) = (c.open(1, 9, &config), c.open(4, 9, &config));
+    c.env(4).levels().learn(since::READ_NEXT).unwrap();
+    let (tail, entries) = next_entries(&mut c, (4, &reader), 0, |c| {
+        assert!(append(c, &log, 1, 1, &["a", "b"]).is_ok());
+    });
+    assert_eq!((tail, entries), (Tail { at: Offset(2), sealed: None }, vec!["a".into(), "b".into()]));
+    // Older programs could not read the question.
+    let older = c.open(3, 9, &config);
+    let (tail, entries) = next_entries(&mut c, (3, &older), 1, |_| {});
+    assert_eq!((tail.at, entries), (Offset(2), vec![]));
+    // The handle knows the tail, so it asks nobody.
+    let (tail, entries) = next_entries(&mut c, (4, &reader), 1, |_| {});
+    assert_eq!((tail.at, entries), (Offset(2), vec![]));
+    let (tail, entries) = next_entries(&mut c, (4, &reader), 2, |c| {
+        let ticket = log.append(batch(1, 3, &["c"]));
+        seal(c, 1, &log).unwrap();
+        c.wait(ticket, SOON);
+    });
+    assert!(tail.sealed.is_some());
+    assert_eq!(entries, Vec::<Bytes>::new());
+    let (provider, bytes) = (c.provider(1), config.to_bytes());
+    c.on(1, async move { provider.delete(LogletId(9), &bytes).await.unwrap() });
+    let fresh = c.open(4, 9, &config);
+    let gone = c.on(4, async move { fresh.wait_entries(Offset(0), 1).await });
+    assert_eq!(gone, Err(LogletError::Gone));
 }
 
 /// Many follow a loglet from nodes that have no server of it, and one server would have the work of all of them.

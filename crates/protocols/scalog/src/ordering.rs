@@ -30,6 +30,8 @@ use crate::order::OrderEntry;
 pub const ORDERING_PART: u8 = 1;
 /// The most bytes of entries that a follower reads at a time.
 const PAGE_BYTES: usize = 256 * 1024;
+/// About how many bytes of entries come with the news of a higher tail. A follower that is far behind reads pages.
+const NEXT_BYTES: usize = 16 * 1024;
 /// The most entries that a follower passes on at a time.
 const PAGE_ENTRIES: usize = 512;
 /// The pause of a follower after an error, and when nothing is new.
@@ -170,9 +172,15 @@ pub async fn read(log: &Arc<dyn Loglet>, from: u64, to: u64) -> Result<Page, Rea
             }
             got => got?,
         };
-        let entries = got.entries.into_iter().take(PAGE_ENTRIES);
+        return Ok(Page::of(first, got.entries));
+    }
+}
+
+impl Page {
+    fn of(first: u64, entries: Vec<Entry>) -> Self {
+        let entries = entries.into_iter().take(PAGE_ENTRIES);
         let entries = entries.map(|entry| if entry.is_pad() { Bytes::new() } else { entry.payload });
-        return Ok(Page { first, entries: entries.collect() });
+        Page { first, entries: entries.collect() }
     }
 }
 
@@ -183,13 +191,19 @@ pub async fn next_tail(log: &Arc<dyn Loglet>, above: u64) -> Result<Tail, Loglet
     if tail.sealed.is_some() { log.check_tail().await } else { Ok(tail) }
 }
 
+/// Like [`next_tail`], and may return the next entries, too, which are below the tail.
+async fn next_entries(log: &Arc<dyn Loglet>, above: u64) -> Result<(Tail, Vec<Entry>), LogletError> {
+    let (tail, entries) = log.wait_entries(Offset(above), NEXT_BYTES).await?;
+    if tail.sealed.is_some() { Ok((log.check_tail().await?, Vec::new())) } else { Ok((tail, entries)) }
+}
+
 /// Gives a role of this node the entries of the ordering log, in their order and without gaps (scalog-S7), until the log is sealed or
 /// deleted, or the role wants no more. The role says where to continue. Where the log was trimmed, a snapshot comes first (scalog-S8).
 pub async fn follow(env: Env, log: Arc<dyn Loglet>, loglet: LogletId, role: RoleKind, from: u64) {
     let mut at = from;
     loop {
-        let tail = match next_tail(&log, at).await {
-            Ok(tail) if tail.at.0 > at || tail.sealed.is_some() => tail,
+        let (tail, next) = match next_entries(&log, at).await {
+            Ok((tail, next)) if tail.at.0 > at || tail.sealed.is_some() => (tail, next),
             Err(LogletError::Gone) => return tell_gone(&env, loglet, role, at).await,
             _ => {
                 env.sleep(PAUSE).await;
@@ -197,8 +211,8 @@ pub async fn follow(env: Env, log: Arc<dyn Loglet>, loglet: LogletId, role: Role
             }
         };
         let (end, ended) = (tail.at.0, tail.sealed.is_some());
-        let nothing = Page { first: at, entries: Vec::new() };
-        let page = if end > at { read(&log, at, end).await } else { Ok(nothing) };
+        let is_here = !next.is_empty() || end <= at;
+        let page = if is_here { Ok(Page::of(at, next)) } else { read(&log, at, end).await };
         let Page { first, mut entries } = match page {
             Ok(page) => page,
             Err(ReadError::Gone) => return tell_gone(&env, loglet, role, at).await,

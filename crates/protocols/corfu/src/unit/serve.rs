@@ -155,7 +155,8 @@ impl Unit {
 
     pub(super) fn on_await(&mut self, now: Tick, from: Caller, m: Await, out: &mut Effects) {
         let patience = Duration::from_millis(m.patience_ms.into());
-        let waiter = Waiter { caller: from, loglet: m.log, target: Offset(m.addr), known_only: false };
+        let (loglet, target) = (m.log, Offset(m.addr));
+        let waiter = Waiter { caller: from, loglet, target, known_only: false, reads: None };
         let is_closed = out.space() == Room::Closed;
         let verdict = match self
             .admit(m.log, &m.config, Some(m.epoch), out)

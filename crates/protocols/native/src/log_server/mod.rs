@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `loglet_copy.rs` | what the protocol adds to the entries of one loglet, and the order rule |
 //! | `store.rs` | Store, Advance, Seal, Repair, Fill: the messages that change a copy |
-//! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status, StatusOf |
+//! | `serve.rs` | Info, Wait, ReadNext, Read, Trim, Delete, Status, StatusOf |
 //! | `back_fill.rs` | BackFill: how a server gets the entries that it lacks |
 //!
 //! The loglet store journals, reads back and recovers (`atoll_loglet_store::store`).
@@ -199,6 +199,7 @@ impl LogServer {
             Info::KIND => self.on_info(from, Info::from_frame(f)?, out),
             Wait::KIND => self.on_wait(now, from, Wait::from_frame(f)?, out),
             Repair::KIND => self.on_repair(from, Repair::from_frame(f)?, out)?,
+            ReadNext::KIND => self.on_read_next(now, from, ReadNext::from_frame(f)?, out),
             Read::KIND => self.on_read(from, Read::from_frame(f)?, out),
             Trim::KIND => self.on_trim(from, Trim::from_frame(f)?, out),
             Delete::KIND => self.on_delete(from, Delete::from_frame(f)?, out),
@@ -259,7 +260,7 @@ impl Role for LogServer {
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
         self.store.sweep(now, out);
         for waiter in self.waits.take_ended(now) {
-            self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
+            self.answer_waiter(&waiter, Verdict::Done {}, out);
         }
         if self.next_look.is_some_and(|at| at <= now) {
             self.look_for_gaps(now, out);
@@ -291,7 +292,7 @@ impl Role for LogServer {
         if space == Space::Closed {
             self.store.on_closed();
             for waiter in self.waits.take_all() {
-                self.answer(waiter.caller, waiter.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
+                self.answer_waiter(&waiter, Verdict::StorageFailed {}, out);
             }
         }
         self.store.on_room(out);

@@ -1,4 +1,4 @@
-//! The messages that query a copy or give up parts of it: Info, Wait, Read, Trim, Delete, Status, StatusOf.
+//! The messages that query a copy or give up parts of it: Info, Wait, ReadNext, Read, Trim, Delete, Status, StatusOf.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use super::store::NO_ROUND;
 use crate::message::*;
 use crate::mutants;
 use atoll_loglet_store::store::{ReadOutcome, Sealing, Waiter};
+use bytes::Bytes;
 
 fn reached(copy: &LogletCopy, waiter: &Waiter) -> bool {
     let deaf = mutant(if waiter.known_only { mutants::NATIVE_T18 } else { mutants::NATIVE_T3 });
@@ -35,22 +36,48 @@ impl LogServer {
     }
 
     pub(super) fn on_wait(&mut self, now: Tick, from: Caller, m: Wait, out: &mut Effects) {
-        let patience = Duration::from_millis(m.patience_ms.into());
-        let waiter = Waiter { caller: from, loglet: m.loglet, target: m.target, known_only: m.known_only };
+        let (loglet, target, known_only) = (m.loglet, m.target, m.known_only);
+        let waiter = Waiter { caller: from, loglet, target, known_only, reads: None };
+        self.wait(now, waiter, &m.config, m.patience_ms, out);
+    }
+
+    pub(super) fn on_read_next(&mut self, now: Tick, from: Caller, m: ReadNext, out: &mut Effects) {
+        let (loglet, target, reads) = (m.loglet, m.from.plus(1), Some(m.max_bytes));
+        let waiter = Waiter { caller: from, loglet, target, known_only: true, reads };
+        self.wait(now, waiter, &m.config, m.patience_ms, out);
+    }
+
+    fn wait(&mut self, now: Tick, waiter: Waiter, config: &Bytes, patience_ms: u32, out: &mut Effects) {
+        let patience = Duration::from_millis(patience_ms.into());
         let closed = out.space() == Space::Closed;
-        let verdict = match self.loglet_copy(m.loglet, &m.config, out).map(|r| reached(r, &waiter)) {
+        let verdict = match self.loglet_copy(waiter.loglet, config, out).map(|r| reached(r, &waiter)) {
             Ok(reached) if !reached && !closed && self.waits.push(now, patience, waiter) => return,
             Ok(_) => Verdict::Done {},
             Err(verdict) => verdict,
         };
-        self.answer(from, m.loglet, verdict, Lsn::NONE, out);
+        self.answer_waiter(&waiter, verdict, out);
+    }
+
+    /// Answers a request that waited. A sealed server sends no entries, because its known tail is no open tail (native-T3).
+    pub(super) fn answer_waiter(&mut self, waiter: &Waiter, verdict: Verdict, out: &mut Effects) {
+        let (caller, loglet) = (waiter.caller, waiter.loglet);
+        let Some(max_bytes) = waiter.reads else {
+            return self.answer(caller, loglet, verdict, Lsn::NONE, out);
+        };
+        let (state, first) = (self.state_of(loglet), Offset(waiter.target.0.saturating_sub(1)));
+        let has_more = state.known_tail > first && first >= state.trim;
+        if verdict != (Verdict::Done {}) || state.sealed || !has_more {
+            return self.no_entries(caller, loglet, verdict, out);
+        }
+        let outcome = self.store.read(caller, loglet, first..state.known_tail, max_bytes as usize, out);
+        self.answer_read(caller, loglet, first, outcome, out);
     }
 
     /// Answers the waiters whose tail is reached, or all of them once the loglet is sealed (native-T18).
     pub(super) fn wake_waiters(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(copy) = self.store.loglets.get(&loglet) else { return };
         for waiter in self.waits.take(loglet, |w| reached(copy, w)) {
-            self.answer(waiter.caller, loglet, Verdict::Done {}, Lsn::NONE, out);
+            self.answer_waiter(&waiter, Verdict::Done {}, out);
         }
     }
 
@@ -142,7 +169,7 @@ impl LogServer {
         let lsn = self.store.stage_delete(m.loglet, out);
         self.lagging.remove(&m.loglet);
         for waiter in self.waits.take(m.loglet, |_| true) {
-            self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
+            self.answer_waiter(&waiter, Verdict::Gone {}, out);
         }
         self.answer(from, m.loglet, Verdict::Done {}, lsn, out);
     }

@@ -314,6 +314,7 @@ impl NativeOracle {
                 m.loglet
             }
             msg::Read::KIND => parse!(msg::Read).loglet,
+            msg::ReadNext::KIND => parse!(msg::ReadNext).loglet,
             msg::Repair::KIND => {
                 let m = parse!(msg::Repair);
                 self.learn(m.loglet, &m.config);

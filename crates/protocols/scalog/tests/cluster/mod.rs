@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use atoll_contract::conformance::cluster::{self, All};
 use atoll_contract::*;
+use atoll_core::level::since;
 use atoll_core::*;
 use atoll_native::roles::{LOG_SERVER, SEQUENCER};
 use atoll_native::{
@@ -30,6 +31,13 @@ pub type Tapped = Arc<Mutex<Vec<(u64, Vec<Bytes>)>>>;
 #[derive(Debug)]
 struct Tap(Arc<dyn Loglet>, Tapped);
 
+impl Tap {
+    fn note(&self, first: Offset, entries: &[Entry]) {
+        let bytes = |e: &Entry| if e.is_pad() { Bytes::new() } else { e.payload.clone() };
+        self.1.lock().unwrap().push((first.0, entries.iter().map(bytes).collect()));
+    }
+}
+
 impl Loglet for Tap {
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
         self.0.append(batch)
@@ -43,6 +51,19 @@ impl Loglet for Tap {
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {
         self.0.wait_tail(above)
     }
+    fn wait_entries(
+        &self,
+        above: Offset,
+        max_bytes: usize,
+    ) -> BoxFuture<'_, Result<(Tail, Vec<Entry>), LogletError>> {
+        Box::pin(async move {
+            let (tail, entries) = self.0.wait_entries(above, max_bytes).await?;
+            if !entries.is_empty() {
+                self.note(above, &entries);
+            }
+            Ok((tail, entries))
+        })
+    }
     fn known_tail(&self) -> Offset {
         self.0.known_tail()
     }
@@ -53,10 +74,9 @@ impl Loglet for Tap {
         from: ReadFrom,
     ) -> BoxFuture<'_, Result<ReadBatch, ReadError>> {
         Box::pin(async move {
-            let first = range.start.0;
+            let first = range.start;
             let got = self.0.read(range, max_bytes, from).await?;
-            let bytes = |e: &Entry| if e.is_pad() { Bytes::new() } else { e.payload.clone() };
-            self.1.lock().unwrap().push((first, got.entries.iter().map(bytes).collect()));
+            self.note(first, &got.entries);
             Ok(got)
         })
     }
@@ -125,6 +145,8 @@ pub fn assemble(core: &mut NodeCore, storage: StorageId) {
 
 fn assemble_tapped(core: &mut NodeCore, storage: StorageId, tapped: Tapped, stuck_after: Duration) {
     let env = core.env();
+    // There is no Scalog below it.
+    env.levels().learn(since::READ_NEXT).unwrap();
     let logs: Arc<dyn OrderingLogs> = Arc::new(NativeLogs::tapping(env.clone(), tapped));
     core.add_role(LOG_SERVER, Box::new(LogServer::new(env.clone(), storage, LogServerOptions::default())));
     core.add_role(SEQUENCER, Box::new(Sequencer::new(env.clone(), SequencerOptions::default())));

@@ -26,7 +26,8 @@ impl Holder {
 
     pub(super) fn on_wait(&mut self, now: Tick, from: Caller, m: Wait, out: &mut Effects) {
         let patience = Duration::from_millis(m.patience_ms.into());
-        let waiter = Waiter { caller: from, loglet: m.loglet, target: m.target, known_only: true };
+        let (loglet, target) = (m.loglet, m.target);
+        let waiter = Waiter { caller: from, loglet, target, known_only: true, reads: None };
         let closed = out.space() == Space::Closed;
         let verdict = match self.part(m.loglet, &m.config, out).map(|part| reached(part, &waiter)) {
             Ok(reached) if !reached && !closed && self.waits.push(now, patience, waiter) => return,
