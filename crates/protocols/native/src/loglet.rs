@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    AppendError, Batch, Entry, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
-    SealedConfig, Tail, Unavailability,
+    AppendError, Batch, Entry, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError,
+    ReadFrom, SealedConfig, Tail, Unavailability,
 };
 use atoll_core::level::since;
 use atoll_core::testing::{hit, mutant};

@@ -134,8 +134,7 @@ impl ScalogLoglet {
         (options, directory): (Arc<ScalogOptions>, DirectoryOf),
     ) -> Self {
         let (ended, checked_at, in_flight_bytes) = Default::default();
-        let known =
-            Mutex::new(Known { order: Order::new(&config), ended, checked_at, in_flight_bytes });
+        let known = Mutex::new(Known { order: Order::new(&config), ended, checked_at, in_flight_bytes });
         let changed = Notify::default();
         ScalogLoglet(Arc::new(Shared {
             env,
