@@ -1,6 +1,8 @@
 //! Plans, creates and deletes keyspaces through the plug-in's provider and the catalog.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,67 +14,24 @@ use atoll_contract::keyspace::{
 use atoll_contract::plugin::Protocols;
 use atoll_contract::{ClientId, OpId};
 use atoll_core::testing::{Mutant, set_mutant};
-use atoll_core::{
-    Caller, Candidate, Directory, Effects, Env, Frame, Identify, Identity, Loc, Lsn, Message, NodeCore,
-    NodeId, Role, StorageId, Tick, roles::MEMBER,
-};
+use atoll_core::{NodeCore, NodeId, StorageId, roles::MEMBER};
 use atoll_in_place::roles::ACCEPTOR;
 use atoll_in_place::{Acceptor, AcceptorOptions, ENGINE, InPlacePlugin, InPlaceProvider, Options};
 use bytes::Bytes;
+use common::members::{Member, Nodes};
 
 const NODES: u32 = 6;
 
-/// Says who the node is.
-struct Member(Env);
-
 fn storage(node: NodeId) -> StorageId {
     StorageId(u128::from(node.0) + 100)
-}
-
-impl Role for Member {
-    fn on_frame(&mut self, _: Tick, from: Caller, frame: Frame, out: &mut Effects) {
-        Identify::from_frame(frame).unwrap();
-        let (node, incarnation) = (self.0.node(), self.0.incarnation());
-        let identity = Identity {
-            node,
-            incarnation,
-            storage: storage(node),
-            log: true,
-            sequencer: true,
-            meta: true,
-            draining: false,
-            failed: false,
-        };
-        out.reply(from, identity, Lsn::NONE);
-    }
-
-    fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
-}
-
-/// All nodes, the last of which is being drained.
-struct Nodes;
-
-impl Directory for Nodes {
-    fn candidates(&self) -> Vec<Candidate> {
-        let candidate = |n| Candidate {
-            node: NodeId(n),
-            log: true,
-            sequencer: true,
-            meta: true,
-            draining: n == NODES,
-            leaving: false,
-            alive: true,
-            failing: false,
-        };
-        (1..=NODES).map(candidate).collect()
-    }
 }
 
 fn assemble(core: &mut NodeCore) {
     let env = core.env();
     let acceptor = Acceptor::new(env.clone(), storage(env.node()), AcceptorOptions::default());
     core.add_role(ACCEPTOR, Box::new(acceptor));
-    core.add_role(MEMBER, Box::new(Member(env)));
+    let storage = storage(env.node());
+    core.add_role(MEMBER, Box::new(Member { env, storage }));
 }
 
 fn cluster() -> (Driver, InPlaceProvider) {
@@ -81,7 +40,8 @@ fn cluster() -> (Driver, InPlaceProvider) {
     for node in (1..=NODES).map(NodeId) {
         driver.add_node(node, assemble);
     }
-    let provider = InPlaceProvider::new(driver.env(NodeId(1)), Arc::new(Nodes), Options::default());
+    let nodes = Arc::new(Nodes { count: NODES, draining: Some(NODES) });
+    let provider = InPlaceProvider::new(driver.env(NodeId(1)), nodes, Options::default());
     (driver, provider)
 }
 

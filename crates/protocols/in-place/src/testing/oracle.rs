@@ -75,14 +75,22 @@ impl Oracle for InPlaceOracle {
             Exchange::Request(number) if frame.target == ACCEPTOR => match frame.kind {
                 msg::Create::KIND => {
                     if let Ok(m) = msg::Create::from_frame(frame.clone()) {
-                        for config in m.groups {
-                            self.configs.entry(config.key).or_insert(config);
-                        }
+                        m.groups.into_iter().for_each(|config| self.created(config));
                     }
                 }
                 msg::Seal::KIND => {
                     if let Ok(m) = msg::Seal::from_frame(frame.clone()) {
-                        self.configs.entry(m.config.key).or_insert(m.config);
+                        self.created(m.config);
+                    }
+                }
+                msg::Raise::KIND => {
+                    if let Ok(m) = msg::Raise::from_frame(frame.clone()) {
+                        self.created(m.config);
+                    }
+                }
+                msg::Retire::KIND => {
+                    if let Ok(m) = msg::Retire::from_frame(frame.clone()) {
+                        self.created(m.config);
                     }
                 }
                 msg::Ask::KIND => match msg::Ask::from_frame(frame.clone()) {
@@ -111,6 +119,11 @@ impl Oracle for InPlaceOracle {
 }
 
 impl InPlaceOracle {
+    /// An acceptor makes a group when it hears of it first, whichever message that is.
+    fn created(&mut self, config: GroupConfig) {
+        self.configs.entry(config.key).or_insert(config);
+    }
+
     fn majority(&self, group: GroupKey) -> usize {
         self.configs.get(&group).map_or(usize::MAX, GroupConfig::majority)
     }

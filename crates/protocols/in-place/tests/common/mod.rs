@@ -3,6 +3,7 @@
 
 pub mod clients;
 pub mod history;
+pub mod members;
 pub mod world;
 
 /// SplitMix64. Every random choice of a run comes from its seed.

@@ -10,13 +10,14 @@ use atoll_contract::testing::{OnWire, Oracle, Violations, Who};
 use atoll_core::testing::{take_local, take_marks, watch_local};
 use atoll_core::{
     Cell, CellWrite, Class, Env, Envelope, Exchange, Incarnation, JournalBatch, Link, Lsn, NodeCore, NodeId,
-    Outgoing, Outputs, StorageId, Tick,
+    Outgoing, Outputs, StorageId, Tick, roles::MEMBER,
 };
 use atoll_in_place::roles::ACCEPTOR;
 use atoll_in_place::{Acceptor, AcceptorOptions, ENGINE, InPlacePlugin, InPlaceSpace, Options};
 use bytes::Bytes;
 
 use super::Rng;
+use super::members::Member;
 
 /// The faults of the network and the disks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -156,6 +157,7 @@ impl World {
         let mut core = NodeCore::new(id, Incarnation(life_of(id, node.lives)), seed);
         let acceptor = Acceptor::new(core.env(), storage_of(id), AcceptorOptions::default());
         core.add_role(ACCEPTOR, Box::new(acceptor));
+        core.add_role(MEMBER, Box::new(Member { env: core.env(), storage: storage_of(id) }));
         for (key, value) in &node.disk.cells {
             core.recover_cell(Cell { owner: ACCEPTOR, key: key.clone(), value: value.clone() }).unwrap();
         }
