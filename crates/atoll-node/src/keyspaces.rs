@@ -433,7 +433,7 @@ impl Keyspaces {
 
     /// Returns the handle to the keyspace with this layout or a newer one. Opens it and keeps the handle if there is none.
     ///
-    /// All operations share one handle. What two handles of a node do to the same key, they do against each other.
+    /// All operations share one handle. What two handles of a node do to the same key, they may do against each other.
     fn adopt(&self, name: &str, layout: &Layout) -> Result<Open, KeyspacesError> {
         let mut open = lock(&self.0.open);
         // Another operation may have opened it while this one read the layout.

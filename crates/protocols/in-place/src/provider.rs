@@ -1,13 +1,14 @@
 //! Plans keyspaces, tells the acceptors of them, and deletes them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use atoll_contract::keyspace::{
     Durability, Keyspace, KeyspaceError, KeyspaceId, KeyspacePlanError, KeyspaceProvider, KeyspaceSpec,
     Layout, LayoutState, MAX_REPLICAS, MAX_SHARDS, Replica, ShardPlacement, Unavailability,
 };
+use atoll_core::sync::lock;
 use atoll_core::{BoxFuture, Directory, Env, Identify, NodeId};
 use bytes::Bytes;
 
@@ -16,7 +17,7 @@ use crate::keyspace::ENGINE;
 use crate::message::{Create, DropKeyspace, GroupConfig};
 use crate::mover;
 use crate::placement::{Ring, Rule};
-use crate::space::{InPlaceSpace, Options};
+use crate::space::{InPlaceSpace, Known, Options};
 
 /// How many shards, and so groups of acceptors, a keyspace has if nobody says otherwise.
 const USUAL_SHARDS: u32 = 64;
@@ -39,6 +40,8 @@ pub struct InPlaceProvider {
     env: Env,
     directory: Arc<dyn Directory>,
     options: Options,
+    /// What the open handles to each keyspace share.
+    known: Arc<Mutex<BTreeMap<KeyspaceId, Weak<Mutex<Known>>>>>,
 }
 
 impl std::fmt::Debug for InPlaceProvider {
@@ -50,7 +53,7 @@ impl std::fmt::Debug for InPlaceProvider {
 impl InPlaceProvider {
     /// Creates the provider of a node.
     pub fn new(env: Env, directory: Arc<dyn Directory>, options: Options) -> Self {
-        InPlaceProvider { env, directory, options }
+        InPlaceProvider { env, directory, options, known: Arc::default() }
     }
 
     /// Returns the suitable nodes that answer, with their present identities.
@@ -205,7 +208,11 @@ impl KeyspaceProvider for InPlaceProvider {
     }
 
     fn open(&self, layout: &Layout) -> Arc<dyn Keyspace> {
-        Arc::new(InPlaceSpace::new(self.env.clone(), layout.clone(), self.options))
+        let mut known = lock(&self.known);
+        known.retain(|_, handles| handles.strong_count() > 0);
+        let shared = known.get(&layout.id).and_then(Weak::upgrade).unwrap_or_default();
+        known.insert(layout.id, Arc::downgrade(&shared));
+        Arc::new(InPlaceSpace::sharing(self.env.clone(), layout.clone(), self.options, shared))
     }
 
     fn plan_move<'a>(

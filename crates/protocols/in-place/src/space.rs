@@ -16,7 +16,7 @@ use crate::command::{Command, InvalidCommand, Named, Outcome, Refusal, Reply};
 use crate::content::MAX_KEY_BYTES;
 use crate::courier::Courier;
 use crate::groups;
-use crate::message::GroupConfig;
+use crate::message::{GroupConfig, GroupKey};
 use crate::mutants;
 use crate::proposer::{Failure, Proposer};
 use crate::read;
@@ -109,13 +109,15 @@ pub enum CommandError {
     Forgotten,
 }
 
+/// What all handles of a node to one keyspace share. Each has a layout of its own, and most groups are in several layouts: a key of such a
+/// group has one proposer, or the operations of the older handle and those of the newer one would take the key from each other.
 #[derive(Debug, Default)]
-struct Known {
-    /// The proposers, each with the number of its last use.
-    proposers: BTreeMap<Bytes, (u64, Arc<Proposer>)>,
+pub(crate) struct Known {
+    /// The proposers by group and key, each with the number of its last use.
+    proposers: BTreeMap<(GroupKey, Bytes), (u64, Arc<Proposer>)>,
     uses: u64,
     /// Acceptors that are known to be gone: they have restarted without their memory, or lost their disk.
-    lost: BTreeSet<(u32, NodeId)>,
+    lost: BTreeSet<(GroupKey, NodeId)>,
 }
 
 /// What all users of a keyspace on a node share.
@@ -127,7 +129,7 @@ pub(crate) struct Shared {
     groups: Arc<Vec<GroupConfig>>,
     pub(crate) options: Options,
     pub(crate) courier: Arc<Courier>,
-    known: Mutex<Known>,
+    known: Arc<Mutex<Known>>,
     under_way: Arc<()>,
     forgetting: Arc<()>,
 }
@@ -157,10 +159,12 @@ impl Shared {
 
     /// Returns the proposer of a key.
     pub(crate) fn proposer(&self, key: &Bytes) -> Arc<Proposer> {
+        let group = self.group(self.layout.place(key).shard);
+        let place = (group.key, key.clone());
         let mut known = lock(&self.known);
         known.uses += 1;
         let uses = known.uses;
-        if let Some((used, proposer)) = known.proposers.get_mut(key) {
+        if let Some((used, proposer)) = known.proposers.get_mut(&place) {
             *used = uses;
             return proposer.clone();
         }
@@ -170,22 +174,23 @@ impl Shared {
         // rmw-T5: no life is used again, neither after a restart nor for the next proposer of the key.
         let life = if mutant(mutants::IN_PLACE_T5) { 1 } else { self.env.random() };
         let pid = ProposerId { node: self.env.node(), life };
-        let group = self.group(self.layout.place(key).shard);
         let key = Bytes::copy_from_slice(key);
         let proposer = Arc::new(Proposer::new(key.clone(), group, pid));
-        known.proposers.insert(key, (uses, proposer.clone()));
+        known.proposers.insert((proposer.group.key, key), (uses, proposer.clone()));
         proposer
     }
 
     /// Returns the highest clock of a key that this node has seen.
     fn clock(&self, key: &[u8]) -> u64 {
-        lock(&self.known).proposers.get(key).map_or(0, |(_, proposer)| proposer.clock())
+        let group = self.groups[self.layout.place(key).shard as usize].key;
+        let place = (group, Bytes::copy_from_slice(key));
+        lock(&self.known).proposers.get(&place).map_or(0, |(_, proposer)| proposer.clock())
     }
 
     /// An acceptor of a group is gone, and will not return under this identity.
     pub(crate) fn lost(&self, group: &GroupConfig, node: NodeId) {
         hit("in-place.space.lost");
-        lock(&self.known).lost.insert((group.key.shard, node));
+        lock(&self.known).lost.insert((group.key, node));
     }
 
     /// Returns whether a majority of a group is gone: then it never serves again.
@@ -196,7 +201,7 @@ impl Shared {
     /// Returns whether no majority of a group can answer any more, ever: the acceptors on these nodes are sealed, and others are gone.
     pub(crate) fn is_over(&self, group: &GroupConfig, sealed: &[NodeId]) -> bool {
         let known = lock(&self.known);
-        let is_out = |node| sealed.contains(&node) || known.lost.contains(&(group.key.shard, node));
+        let is_out = |node| sealed.contains(&node) || known.lost.contains(&(group.key, node));
         let left = group.replicas.iter().filter(|replica| !is_out(replica.node)).count();
         left < group.majority()
     }
@@ -221,12 +226,13 @@ impl Known {
     /// Drops an eighth of the proposers, of those that nobody uses.
     fn give_up(&mut self) {
         let idle = self.proposers.iter().filter(|(_, (_, proposer))| Arc::strong_count(proposer) == 1);
-        let mut idle: Vec<(u64, Bytes)> = idle.map(|(key, (used, _))| (*used, key.clone())).collect();
+        let mut idle: Vec<(u64, (GroupKey, Bytes))> =
+            idle.map(|(place, (used, _))| (*used, place.clone())).collect();
         idle.sort_unstable();
         idle.truncate(self.proposers.len() / 8 + 1);
-        for (_, key) in idle {
+        for (_, place) in idle {
             hit("in-place.space.gives_up");
-            self.proposers.remove(&key);
+            self.proposers.remove(&place);
         }
     }
 }
@@ -239,10 +245,14 @@ pub struct InPlaceSpace(pub(crate) Arc<Shared>);
 impl InPlaceSpace {
     /// Returns a handle to the keyspace with this layout. No acceptor is contacted.
     pub fn new(env: Env, layout: Layout, options: Options) -> Self {
+        Self::sharing(env, layout, options, Arc::default())
+    }
+
+    /// The same, with what another handle to the keyspace knows.
+    pub(crate) fn sharing(env: Env, layout: Layout, options: Options, known: Arc<Mutex<Known>>) -> Self {
         let groups = Arc::new(groups::configs(&layout));
         let courier = Courier::new(env.clone(), groups.clone(), options.reply_timeout);
         let (under_way, forgetting) = (Arc::new(()), Arc::new(()));
-        let known = Mutex::default();
         InPlaceSpace(Arc::new(Shared { env, layout, groups, options, courier, known, under_way, forgetting }))
     }
 

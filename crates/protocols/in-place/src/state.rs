@@ -153,7 +153,7 @@ impl KeyState {
         if self.proposals.contains(&ballot) {
             return Some(true);
         }
-        // Another proposer of the same node, such as one that a second handle of the keyspace has, may have taken its place.
+        // Another proposer of the same node may have taken its place, such as one that was made after it was given up.
         let is_other = |b: &Ballot| b.pid.node == ballot.pid.node && b.pid != ballot.pid;
         if self.proposals.iter().any(is_other) {
             return None;
