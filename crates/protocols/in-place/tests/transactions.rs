@@ -138,7 +138,7 @@ struct Run {
 fn run(seed: u64) -> Run {
     let mut world = World::new(seed, 3, 3, Durability::Disk);
     world.options.reply_timeout = Duration::from_millis(30);
-    world.options.patience = Duration::from_millis(300);
+    world.options.patience = Duration::from_millis(100);
     world.options.txn_grace = Duration::from_millis(40);
     world.options.forget_after = Duration::from_millis(30);
     world.options.open_keys = if seed.is_multiple_of(2) { 4 } else { 512 };
@@ -233,7 +233,7 @@ async fn put_once(space: InPlaceSpace, op: OpId, repeat: bool) -> Result<Transac
 /// Opens a key through node 1 of a calm world. The fourth node has no replica.
 fn world_with_a_key() -> World {
     let mut world = World::new(1, 4, 3, Durability::Disk);
-    world.options.patience = Duration::from_millis(300);
+    world.options.patience = Duration::from_millis(100);
     world.start_all();
     let (env, space) = (world.env(1), world.space(1));
     let opened = world.run_on(1, async move {
