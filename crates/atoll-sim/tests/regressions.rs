@@ -78,6 +78,28 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "a command was done twice: its proposer knew that it was chosen, made another proposal, and looked for the first one in vain later",
     ),
     (
+        "in-place-crowd",
+        2,
+        "a proposer named a ballot after its pause that was below those that a rival had used meanwhile, time after time, and its clients \
+         waited until they gave up",
+    ),
+    (
+        "in-place-crowd",
+        64,
+        "the round of a named prepare ended with one refusal, which was taken for too few answers, and the next prepare named its ballot, \
+         too",
+    ),
+    (
+        "in-place-crowd",
+        135,
+        "three proposers near the acceptors took the key from one that was far away before its votes arrived, each time",
+    ),
+    (
+        "in-place-moves",
+        500377,
+        "the oracle had not seen the making of a group to which nothing was copied: its acceptors heard of it with the clock of its shard",
+    ),
+    (
         "in-place",
         558,
         "a node that was to die after some frames died when the keyspace in memory was new, beside the minority that stayed dead",

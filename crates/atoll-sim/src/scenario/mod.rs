@@ -8,6 +8,7 @@ mod directed;
 mod file_registers;
 mod full_shards;
 mod in_place;
+mod in_place_crowd;
 mod in_place_txn;
 mod keyspace_moves;
 mod keyspaces;
@@ -120,6 +121,7 @@ pub fn all() -> Vec<Scenario> {
         in_place_txn::SCENARIO,
         races::SCENARIO,
         in_place_txn::MOVES,
+        in_place_crowd::SCENARIO,
         leases::SCENARIO,
         slow_leaders::SCENARIO,
         slow_leaders::VOTES,

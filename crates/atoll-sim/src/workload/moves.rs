@@ -62,6 +62,26 @@ pub async fn mover(stage: Stage<Handles>, reef: Reef, least: u32) {
     reef.ends();
 }
 
+/// Moves the keyspace to other three nodes again and again, until the load is over. Nobody dies, so every move must succeed.
+pub async fn shuttle(stage: Stage<Handles>, reef: Reef) {
+    let hosts = stage.cluster.hosts() as u64;
+    reef.begins();
+    while !stage.over.is_up() {
+        stage.pause(Duration::from_millis(200)).await;
+        let life = stage.cluster.wait_any(&stage.env, stage.below(hosts) as usize).await;
+        let first = stage.below(hosts);
+        let nodes = (0..3).map(|n| NodeId(((first + n) % hosts) as u32 + 1)).collect();
+        match relocate(&life, 3, nodes).await {
+            Some(Ok(layout)) => {
+                hit("sim.keyspace.moved");
+                reef.adopt(layout);
+            }
+            failed => stage.cluster.fail(format!("MOVE: it failed in a healthy cluster: {failed:?}")),
+        }
+    }
+    reef.ends();
+}
+
 /// Completes what movers began, and keeps the layout of the clients up to date.
 pub async fn tender(stage: Stage<Handles>, reef: Reef) {
     loop {

@@ -52,6 +52,11 @@
 //! - Deleted keys are forgotten, as rmw-T11 allows it. The floor belongs to the group, not to the key, so it costs nothing for each key. It
 //!   makes a repeat for an absent key unknown more often than a floor for each key would.
 //! - A lease expires only when a contender says that it has watched it for long enough (§10). Nobody watches on its behalf.
+//! - After a pause for a rival, a prepare is incremental again. By rmw-P1 and rmw-T13 it would name its ballot from the first disagreement
+//!   on. But a rival with a token uses one ballot for each round trip, so a ballot that is named after a pause would be below them, time
+//!   after time.
+//! - The pause also grows while a rival gets nothing done (`overtakes` in `proposer.rs`). Otherwise proposers that are near the acceptors
+//!   would starve one that is far away.
 //! - A prepare of a large state writes its cell again. States are small, and a proposer with a token prepares seldom.
 //!
 //! # Not offered yet

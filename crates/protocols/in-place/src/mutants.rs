@@ -43,6 +43,8 @@ atoll_core::mutants! {
     IN_PLACE_MISSES = "InPlaceMisses", caught by [];
     /// A command that an earlier proposal is known to contain waits for the next one of its proposer, and is looked for again after it.
     IN_PLACE_LATER = "InPlaceLater", caught by [];
+    /// After a pause, a proposer names a ballot just above those that it saw before the pause, although its rivals have gone on since.
+    IN_PLACE_STARVES = "InPlaceStarves", caught by ["in-place-crowd"];
     /// A proposal counts as over as soon as the last chosen state is without it, although a vote for it can still win.
     IN_PLACE_SETTLES = "InPlaceSettles", caught by [];
 }

@@ -26,6 +26,14 @@ const MAX_BATCH: usize = 32;
 const _: () = assert!(MAX_BATCH <= REMEMBERED);
 /// The most proposals of a command that are kept as long as nobody knows what became of them.
 const MAX_TRIES: usize = 16;
+/// How far a named ballot is above the highest number that was seen: a rival makes some more proposals until the name arrives.
+const LEAD: u64 = 4;
+/// How often the pause before an attempt doubles at most because a rival gets nothing done.
+const MAX_HASTE: u32 = 7;
+/// How often it doubles at once.
+const HASTENS: u32 = 2;
+/// A rival that has not been heard of for so many rounds has nothing to propose any more, or is dead.
+const RIVAL_ROUNDS: u32 = 8;
 
 /// Why a command has no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,14 +149,34 @@ pub(crate) struct Token {
     pub(crate) chosen: Ballot,
 }
 
+/// A proposer of another node, to which acceptors have promised the key.
+#[derive(Clone, Copy, Debug)]
+struct Rival {
+    /// It has got something done if a state contains its proposal in this ballot or a later one.
+    ballot: Ballot,
+    /// When it was last heard of.
+    seen: Tick,
+    /// Whether that was after this proposer has got the key the last time: a rival that only pauses is not in need of time.
+    is_news: bool,
+    /// Whether this proposer has got something done since it knows of the rival. If not, it needs time as much as the rival does.
+    is_worse_off: bool,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     /// Bounded by `Options::queue`.
     queue: VecDeque<Queued>,
     driving: bool,
     token: Option<Token>,
-    /// The highest number seen since the last success. A named ballot must be above it (rmw-T13). If 0, prepare incrementally.
+    /// The highest number that was seen or used. A ballot that this proposer names is above it: it must not be one in which it has proposed
+    /// before (rmw-I2). Incremental prepares cannot get one of these, because a majority has promised it or a higher one.
     floor: u64,
+    /// Whether the next prepare names its ballot (rmw-T13). If not, it is incremental.
+    names: bool,
+    /// A rival that had the key when this proposer wanted it, and has got nothing done since.
+    rival: Option<Rival>,
+    /// How often the pause before an attempt doubles, because this proposer has got the key while that rival got nothing done.
+    haste: u32,
     /// How many prepares were sent, so that acceptors recognise copies (rmw-T15).
     prepares: u64,
     /// Whether anything was proposed yet.
@@ -215,8 +243,12 @@ impl Proposer {
     pub(crate) fn put_token(&self, token: Token) {
         let mut inner = lock(&self.inner);
         inner.clock = inner.clock.max(token.base.clock);
+        inner.floor = inner.floor.max(token.ballot.n);
         inner.token = Some(token);
-        inner.floor = 0;
+        inner.names = false;
+        if let Some(rival) = &mut inner.rival {
+            rival.is_worse_off = true;
+        }
     }
 
     /// Returns whether the last thing that this proposer knows to be chosen was chosen in this ballot.
@@ -230,14 +262,58 @@ impl Proposer {
         inner.prepares
     }
 
-    pub(crate) fn floor(&self) -> u64 {
-        lock(&self.inner).floor
+    /// Returns the ballot that the next prepare names. None if that prepare is incremental.
+    pub(crate) fn names(&self) -> Option<Ballot> {
+        let inner = lock(&self.inner);
+        inner.names.then(|| Ballot { n: inner.floor + LEAD, pid: self.pid })
     }
 
-    /// The next prepare must be above this number.
+    /// The next prepare names a ballot above this number.
     pub(crate) fn raise_floor(&self, n: u64) {
         let mut inner = lock(&self.inner);
-        inner.floor = inner.floor.max(n);
+        (inner.floor, inner.names) = (inner.floor.max(n), true);
+    }
+
+    /// The next prepare is incremental again. During a pause, a rival with a token has gone far beyond everything that was seen before it:
+    /// a ballot that is named after a pause would be refused, time after time, for as long as the rival has something to propose.
+    fn start_afresh(&self) {
+        if !mutant(mutants::IN_PLACE_STARVES) {
+            lock(&self.inner).names = false;
+        }
+    }
+
+    /// Acceptors refuse this proposer something because of what they have promised or voted for in this ballot.
+    pub(crate) fn overtaken(&self, by: Ballot, now: Tick) {
+        let mut inner = lock(&self.inner);
+        match &mut inner.rival {
+            _ if by.pid.node == self.pid.node => {}
+            Some(rival) if rival.ballot.pid.node != by.pid.node => {}
+            Some(rival) => (rival.seen, rival.is_news) = (now, true),
+            none => *none = Some(Rival { ballot: by, seen: now, is_news: true, is_worse_off: false }),
+        }
+    }
+
+    /// A majority has promised this proposer a ballot, and this is the state to build on. If the rival has tried again and got nothing
+    /// done, while this proposer has, further pauses are longer. Otherwise proposers that are near the acceptors would starve one that is
+    /// far away: one of them would always be back before its votes arrive.
+    pub(crate) fn overtakes(&self, base: &KeyState, now: Tick, options: &Options) {
+        let mut inner = lock(&self.inner);
+        let Some(rival) = inner.rival else { return };
+        if let Some(rival) = &mut inner.rival {
+            rival.is_news = false;
+        }
+        let is_of_rival = |b: &Ballot| b.pid.node == rival.ballot.pid.node && b.n >= rival.ballot.n;
+        if base.proposals.iter().any(is_of_rival) {
+            (inner.rival, inner.haste) = (None, inner.haste / 2);
+        } else if now.since(rival.seen) > options.reply_timeout * RIVAL_ROUNDS {
+            (inner.rival, inner.haste) = (None, 0);
+        } else if rival.is_news && rival.is_worse_off {
+            inner.haste = (inner.haste + HASTENS).min(MAX_HASTE);
+        }
+    }
+
+    fn haste(&self) -> u32 {
+        lock(&self.inner).haste
     }
 
     /// Returns the highest clock of the key that was seen.
@@ -318,6 +394,13 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
             Setback::Contended | Setback::VoteRefused => why = Unavailability::NoQuorum,
         }
         failures += 1;
-        shared.back_off(failures, shared.gives_way(&proposer.group, &proposer.key)).await;
+        let gives_way = shared.gives_way(&proposer.group, &proposer.key);
+        if matches!(setback, Setback::Contended | Setback::VoteRefused) {
+            shared.give_time(failures, proposer.haste(), gives_way).await;
+            proposer.start_afresh();
+        } else {
+            // A named ballot may be promised where a new key finds no room for an incremental prepare.
+            shared.back_off(failures, gives_way).await;
+        }
     }
 }

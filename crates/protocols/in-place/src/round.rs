@@ -104,6 +104,16 @@ impl Round {
         ballots.max().unwrap_or(Ballot::ZERO)
     }
 
+    /// Returns the ballot for which acceptors have refused something: the highest promise, or the vote that has come with it.
+    pub(crate) fn rival(&self) -> Option<Ballot> {
+        let ballots = self.taken().filter_map(|answer| match answer {
+            Answer::Nack { promised, voted } if voted.next() == *promised => Some(*voted),
+            Answer::Nack { promised, .. } => Some(*promised),
+            _ => None,
+        });
+        ballots.max()
+    }
+
     /// Returns the ballot that most acceptors promised, and how many did.
     pub(crate) fn agreed(&self) -> (Ballot, usize) {
         let mut counts: BTreeMap<Ballot, usize> = BTreeMap::new();

@@ -31,7 +31,8 @@ pub struct Options {
     pub grace: Duration,
     /// How long an operation is tried before it fails.
     pub patience: Duration,
-    /// Mean pause after a failed attempt, which doubles twice. The preferred proposer of a key waits a quarter of it.
+    /// Mean pause after a failed attempt, which doubles twice. The preferred proposer of a key waits a quarter of it. The pause doubles
+    /// further, up to twice the reply timeout, while another proposer of the key gets nothing done.
     pub pause: Duration,
     /// How often a read looks again, without progress of anybody else, before it settles the key itself (rmw-R3).
     pub read_tries: u32,
@@ -215,10 +216,20 @@ impl Shared {
         group.replicas.get(preferred).is_some_and(|replica| replica.node != self.env.node())
     }
 
+    fn pause(&self, failures: u32, gives_way: bool) -> Duration {
+        let pause = if gives_way { self.options.pause } else { self.options.pause / 4 };
+        pause * (1 << failures.saturating_sub(1).min(2))
+    }
+
     /// Waits after this many failures in a row.
     pub(crate) async fn back_off(&self, failures: u32, gives_way: bool) {
-        let pause = if gives_way { self.options.pause } else { self.options.pause / 4 };
-        self.env.sleep(self.env.jitter(pause * (1 << failures.saturating_sub(1).min(2)))).await;
+        self.env.sleep(self.env.jitter(self.pause(failures, gives_way))).await;
+    }
+
+    /// Waits for a rival: the longer, the more often it was given too little time. An attempt of two rounds takes no longer than this.
+    pub(crate) async fn give_time(&self, failures: u32, haste: u32, gives_way: bool) {
+        let pause = self.pause(failures, gives_way).saturating_mul(1 << haste.min(16));
+        self.env.sleep(self.env.jitter(pause.min(self.options.reply_timeout * 2))).await;
     }
 }
 

@@ -127,10 +127,8 @@ impl Attempt<'_> {
         let majority = self.proposer.group.majority();
         // Incremental prepares disagree under contention, so name the ballot after the first disagreement (rmw-T13).
         loop {
-            let floor = self.proposer.floor();
-            let ballot = Ballot { n: floor + 1, pid: self.proposer.pid };
-            let incremental = floor == 0;
-            let mode = if incremental { Mode::Incremental {} } else { Mode::Explicit { ballot } };
+            let named = self.proposer.names();
+            let mode = named.map_or(Mode::Incremental {}, |ballot| Mode::Explicit { ballot });
             let round = self
                 .prep(mode, |round| {
                     let (acks, agreed) = (round.shown().count(), round.agreed().1);
@@ -148,18 +146,27 @@ impl Attempt<'_> {
                 return self
                     .judge(round.shown().filter(|shown| shown.ballot == Some(ballot)).collect(), ballot);
             }
-            self.proposer.raise_floor(round.highest().n);
+            self.refused(&round);
+            self.proposer.raise_floor(round.highest().n.max(named.map_or(0, |ballot| ballot.n)));
             if let Some(setback) = learn(self.shared, &self.proposer.group, &round) {
                 return Err(setback);
             }
-            let replied = round.taken().count();
-            if replied < majority {
-                return Err(Setback::Short(Unavailability::NoQuorum));
+            match () {
+                // One refusal shows that a rival is there, although the round may have ended before a majority has answered.
+                () if named.is_some() && round.votes().1 > 0 => return Err(Setback::Contended),
+                () if round.taken().count() < majority => {
+                    return Err(Setback::Short(Unavailability::NoQuorum));
+                }
+                () if named.is_some() => return Err(Setback::Contended),
+                () => hit("in-place.write.incremental_disagrees"),
             }
-            if !incremental {
-                return Err(Setback::Contended);
-            }
-            hit("in-place.write.incremental_disagrees");
+        }
+    }
+
+    /// Learns from a round that has failed which rival was faster.
+    fn refused(&self, round: &Round) {
+        if let Some(rival) = round.rival() {
+            self.proposer.overtaken(rival, self.shared.env.now());
         }
     }
 
@@ -172,6 +179,7 @@ impl Attempt<'_> {
             return Err(Setback::Contended);
         };
         let base = KeyState::read(&highest.state, clock).map_err(unreadable)?;
+        self.proposer.overtakes(&base, self.shared.env.now(), &self.shared.options);
         let agree = if mutant(mutants::IN_PLACE_T1) {
             let same = |s: &Shown| KeyState::read(&s.state, clock).is_ok_and(|s| s.content == base.content);
             quorum.iter().all(same)
@@ -236,6 +244,7 @@ impl Attempt<'_> {
         if acks >= majority {
             return Ok(());
         }
+        self.refused(&round);
         // This ballot is used up, whatever the outcome.
         self.proposer.raise_floor(ballot.next().n.max(round.highest().n));
         hit(if nacks > 0 { "in-place.write.nacked" } else { "in-place.write.timed_out" });
