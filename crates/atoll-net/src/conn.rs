@@ -328,7 +328,10 @@ impl Conn {
             match assembler.read(&mut r).await {
                 Ok(0) if assembler.is_empty() => return Ended::Eof,
                 Ok(0) => return Ended::Torn,
-                Ok(n) => add(&counters.bytes_in, n),
+                Ok(n) => {
+                    count(&counters.reads);
+                    add(&counters.bytes_in, n);
+                }
                 Err(e) => return e.into(),
             }
         }

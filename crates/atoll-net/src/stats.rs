@@ -57,6 +57,8 @@ counters! {
     bytes_in,
     /// Bytes of frames written.
     bytes_out,
+    /// Read calls that returned bytes.
+    reads,
     /// Write calls. `frames_out` divided by this shows how well writes coalesce.
     writes,
     /// Requests and posts dropped because there was no connection, its queue was full, or too many requests were in flight.

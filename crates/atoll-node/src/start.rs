@@ -146,6 +146,7 @@ pub struct RunningNode {
     commands: mpsc::UnboundedSender<Command>,
     ended: watch::Receiver<Option<EndedBecause>>,
     parts: NodeParts,
+    host: HostHandle,
 }
 
 impl RunningNode {
@@ -180,6 +181,11 @@ impl RunningNode {
     /// Returns the parts of the node.
     pub fn parts(&self) -> &NodeParts {
         &self.parts
+    }
+
+    /// Returns the host of the node, for a program that measures what it does.
+    pub fn host(&self) -> &HostHandle {
+        &self.host
     }
 
     /// Waits until the node has ended, and returns why.
@@ -231,7 +237,7 @@ pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn Door>>) -> Result<Runni
             };
             match runtime.block_on(bring_up(config, doors)) {
                 Ok(up) => {
-                    let _ = started.send(Ok(up.parts.clone()));
+                    let _ = started.send(Ok((up.parts.clone(), up.handle.clone())));
                     end.send_replace(Some(runtime.block_on(run(up, orders))));
                 }
                 Err(error) => {
@@ -242,8 +248,8 @@ pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn Door>>) -> Result<Runni
             }
         })
         .map_err(StartError::Threads)?;
-    let parts = starts.recv().map_err(|_| StartError::Panicked)??;
-    Ok(RunningNode { id, commands, ended, parts })
+    let (parts, host) = starts.recv().map_err(|_| StartError::Panicked)??;
+    Ok(RunningNode { id, commands, ended, parts, host })
 }
 
 struct Opened {
