@@ -4,10 +4,12 @@
     experiments/delos/striping.py scale      modelled machines, and real processes as far as this machine carries them
     experiments/delos/striping.py depth-1    one append at a time, over native and over striped logs
 
-`scale` runs `atoll-experiments striping`, which measures the parameters of its model on this machine. Then it measures real processes: three
-for each stripe, all on this machine. The model computes the same, with all nodes on one machine. So the two can be compared.
+`scale` runs `atoll-experiments striping`, which measures the parameters of its model on this machine. Then `atoll-experiments striping --real`
+measures real processes: three for each stripe, all on this machine. The model computes the same, with all nodes on one machine, and the two
+are compared.
 
-Prints one JSON line per run. `depth-1` fails if a striped log takes more than 1.5 times as long as a native one, in the median.
+Prints one JSON line per run. `scale` fails if the model is not within 20 % of the real processes, or stripes do not scale. `depth-1` fails if a
+striped log takes more than 1.5 times as long as a native one, in the median.
 """
 
 import argparse
@@ -25,25 +27,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "
 from apps import find_program
 from cluster import Cluster, find_binary
 
-# Of real processes. Twelve of them do not come up within a minute on two processors; the model goes further.
-STRIPES = (1, 2)
-SERVERS_PER_STRIPE = 3
 PAYLOAD_BYTES = 1024
-# Appends under way for each stripe, as in the model.
-DEPTH = 240
 # How much longer a lone append may take over a striped log.
 TARGET = 1.5
-# The model of one machine has as many processors as this machine.
-PROCESSORS = os.cpu_count() or 1
 
 
 def model(args, *words):
-    """Runs the model; its lines. A missed target is one of them."""
+    """Runs a part of the experiment and tells its lines; the lines, and whether its targets were met."""
     command = [str(args.program), "striping", "--folder", args.folder, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=900)
     if not done.stdout:
-        sys.exit(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        sys.exit(f"`{' '.join(command)}` ended with {done.returncode}, and has printed nothing")
+    print(done.stdout, end="", flush=True)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.returncode == 0
 
 
 def tell(line):
@@ -57,44 +53,12 @@ def bench(cluster, log, depth, seconds):
     return cluster.json("bench", "log", *words, timeout=seconds + 60)
 
 
-def create(cluster, log, stripes):
-    """A log with so many stripes, each on three nodes of its own; a single one is a native log, as in the model."""
-    nodes = list(range(1, stripes * SERVERS_PER_STRIPE + 1))
-    firsts = nodes[::SERVERS_PER_STRIPE]
-    if stripes == 1:
-        cluster.atoll("log", "create", "--log", log, "--loglet", "native", "--servers", "1,2,3", "--sequencer", 1)
-        return
-    servers, sequencers = ",".join(map(str, nodes)), ",".join(map(str, firsts))
-    cluster.atoll(
-        "log", "create", "--log", log, "--loglet", "striped", "--option", "mode=sharded", "--option", f"stripes={stripes}",
-        "--place", f"server={servers}", "--place", f"sequencer={sequencers}",
-    )
-
-
 def scale(args):
-    """Modelled machines, real processes, and the model of one machine with them."""
-    modelled = model(args)
-    for line in modelled:
-        tell(line)
-    parameters = next(line["settings"]["parameters"] for line in modelled if "settings" in line)
-    for stripes in STRIPES:
-        if stripes > args.stripes:
-            continue
-        with tempfile.TemporaryDirectory(prefix="atoll-striping-", dir=args.folder) as folder:
-            nodes = stripes * SERVERS_PER_STRIPE
-            with Cluster(find_binary(args.bin), pathlib.Path(folder) / "cluster", "--nodes", nodes) as cluster:
-                create(cluster, "scale", stripes)
-                for number in range(1, args.rounds + 1):
-                    got = bench(cluster, "scale", DEPTH * stripes, args.seconds)
-                    settings = {"kind": "real", "servers": nodes, "depth": DEPTH * stripes, "payload_bytes": PAYLOAD_BYTES,
-                                "seconds": args.seconds, "load_1m": round(os.getloadavg()[0], 2)}
-                    tell({"system": "StripedLoglet, sharded", "workload": "real", "stripes": stripes, "round": number,
-                          "ops_s": round(got["ops_s"]), "p50_us": got["p50_ms"] * 1e3, "p99_us": got["p99_ms"] * 1e3,
-                          "errors": got["errors"], "settings": settings})
-    words = ("--only", "sharded", "--stripes", max(s for s in STRIPES if s <= args.stripes), "--one-machine", PROCESSORS, "--clients", 1)
-    for line in model(args, *words, "--parameters", json.dumps(parameters)):
-        if "settings" in line:
-            tell(dict(line, workload="modelled_one_machine"))
+    """Modelled machines, real processes, and the model of one machine with them. Whether the targets are met."""
+    lines, fine = model(args)
+    parameters = next(line["settings"]["parameters"] for line in lines if line.get("settings", {}).get("kind") == "modelled")
+    words = ("--stripes", args.stripes, "--rounds", args.rounds, "--seconds", args.seconds)
+    return model(args, "--real", *words, "--parameters", json.dumps(parameters))[1] and fine
 
 
 def depth_1(args):
@@ -131,7 +95,7 @@ def main():
     if args.what == "depth-1":
         sys.exit(0 if depth_1(args) else 1)
     args.program = find_program()
-    scale(args)
+    sys.exit(0 if scale(args) else 1)
 
 
 if __name__ == "__main__":

@@ -80,9 +80,16 @@ def without_sequencer(name):
     save(figure, name)
 
 
+def in_words(ratios):
+    """Ratios of the model to the real system, for a head."""
+    return ", ".join(f"{ratio:.2f}" for ratio in ratios)
+
+
 def figure_7(name):
     """Appends and reads per second against the number of units: modelled machines, and what one machine carries."""
-    runs = [r for r in lines(name) if "ops_s" in r]
+    everything = lines(name)
+    runs = [r for r in everything if "ops_s" in r and "units" in r]
+    ratios = {what: [r["ratio"] for r in everything if r["workload"] == "model_to_real" and r["of"] == what] for what in ("append", "read")}
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.6))
     kinds = (
         ("s--", BASE, "Atoll, modelled: each unit on a machine of its own, chains of 1",
@@ -111,7 +118,8 @@ def figure_7(name):
     modelled = next(r["settings"] for r in runs if r["settings"]["kind"] == "modelled")
     figure.suptitle(
         f"{modelled['payload_bytes']} B. The parameters of the model were measured on this machine: a sync"
-        f" {modelled['parameters']['sync_ns'] / 1e3:,.0f} µs, a step {modelled['parameters']['step_ns'] / 1e3:.1f} µs; {loads(runs)}",
+        f" {modelled['parameters']['sync_ns'] / 1e3:,.0f} µs, a step {modelled['parameters']['step_ns'] / 1e3:.1f} µs; {loads(runs)}."
+        f"\nThe model of one machine gives so many times what is real: {in_words(ratios['append'])} of appends, {in_words(ratios['read'])} of reads",
         fontsize=8,
     )
     save(figure, name)

@@ -7,7 +7,9 @@ from plots.canvas import BASE, OURS, PAPER, lines, loads, plt, save
 
 def figure_10(name):
     """Appends per second against the number of stripes: modelled machines, and what one machine carries."""
-    runs = [r for r in lines(name) if "ops_s" in r]
+    everything = lines(name)
+    runs = [r for r in everything if "ops_s" in r]
+    ratios = ", ".join(f"{r['ratio']:.2f}" for r in everything if r["workload"] == "model_to_real")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
 
     def points(workload):
@@ -36,7 +38,8 @@ def figure_10(name):
     settings = next(r["settings"] for r in runs if r["workload"] == "sharded")
     figure.suptitle(
         f"{settings['payload_bytes']} B. The parameters of the model were measured on this machine: a sync"
-        f" {settings['parameters']['sync_ns'] / 1e3:,.0f} µs, a step {settings['parameters']['step_ns'] / 1e3:.1f} µs; {loads(runs)}",
+        f" {settings['parameters']['sync_ns'] / 1e3:,.0f} µs, a step {settings['parameters']['step_ns'] / 1e3:.1f} µs; {loads(runs)}."
+        f"\nThe model of one machine gives so many times what is real: {ratios}",
         fontsize=8,
     )
     save(figure, name)

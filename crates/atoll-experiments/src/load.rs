@@ -9,6 +9,8 @@ use bytes::Bytes;
 
 use crate::latency::Latencies;
 
+/// How often a log is trimmed.
+const TRIM_EVERY: Duration = Duration::from_millis(5);
 /// How long a client pauses after a failure.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -72,6 +74,11 @@ impl Tally {
         std::mem::replace(&mut self.latencies, Latencies::new())
     }
 
+    /// Returns whether the measurement has ended.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// Begins the measurement now, and forgets what was noted before.
     pub fn begin(&mut self, now: Tick) {
         self.from = now;
@@ -118,6 +125,16 @@ pub async fn append(
         if !appended {
             env.sleep(PAUSE).await;
         }
+    }
+}
+
+/// Trims the log up to its tail again and again, until the run ends. So the journals of its servers soon write into files that they have
+/// already, as those of a service do that runs for long. Without trims, each byte is written twice: new files are filled with zeros first.
+pub async fn keep_trimming(env: Env, loglet: Arc<dyn Loglet>, tally: Arc<Mutex<Tally>>) {
+    while !locked(&tally).is_over() {
+        env.sleep(TRIM_EVERY).await;
+        // The next one trims what this one did not.
+        let _ = loglet.prefix_trim(loglet.known_tail()).await;
     }
 }
 

@@ -6,23 +6,31 @@
 //! | `cluster.rs` | real node cores in one thread, in real time, with a network that takes no time |
 //! | `virtualization.rs` | Delos, Figure 11 left: what the VirtualLog costs over a bare NativeLoglet |
 //! | `model.rs` | real node cores in virtual time, on machines whose processors, links and disks are modelled |
-//! | `measure.rs` | the parameters of the model, measured on this machine |
+//! | `calibration.rs` | the parameters of the model, measured on this machine |
+//! | `measure.rs` | of these: what is no processor time |
 //! | `striping.rs` | Delos, Figure 10 middle and right: how a StripedLoglet scales |
 //! | `scalog/` | Scalog against its paper |
 //! | `load.rs` | clients of one Loglet, on modelled nodes and on real ones |
 //! | `corfu/` | CORFU, Figures 6 to 8: real nodes in processes of their own, and the model |
 //! | `apps/` | CORFU's applications, over the logs of a real cluster |
+//! | `usage.rs` | what real nodes took of the processors, and what they did |
+//! | `real.rs` | a load on real nodes, and what these did meanwhile |
+//! | `costs.rs` | what turns, messages, batches and bytes cost real nodes, from what they took under several loads |
 //! | `latency.rs` | histograms and their lines |
 
 mod apps;
+mod calibration;
 mod cluster;
 mod corfu;
+mod costs;
 mod latency;
 mod load;
 mod measure;
 mod model;
+mod real;
 mod scalog;
 mod striping;
+mod usage;
 mod virtualization;
 
 use std::process::ExitCode;

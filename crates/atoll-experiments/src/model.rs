@@ -4,20 +4,27 @@
 //! - A *turn* of a node keeps one processor of its machine busy, from the arrival of what it handles until its messages leave. What arrives
 //!   in the meantime waits for the next turn, as it does in the product.
 //! - A message occupies its sender's link, then travels, then occupies its receiver's link.
-//! - A batch of the journal occupies the disk for its bytes, and is durable one sync later. A node syncs one batch at a time, as in the
-//!   product. Its work is done by another thread of the machine.
-//! - A node that has nothing to do sleeps. Waking it costs processor time, too.
+//! - A batch of the journal occupies a processor of the machine, which another thread of the node uses, then the disk for its bytes, and is
+//!   durable one sync later. A node syncs one batch at a time, as in the product.
+//! - A node that has nothing to do sleeps. Waking it costs processor time, too. So does what it has under way: it is not in the caches.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use atoll_core::{
-    Candidate, Class, Directory, Env, Envelope, Incarnation, Level, Link, Loc, Lsn, NodeCore, NodeId,
-    Outputs, StorageId, Tick,
+    Candidate, Class, Directory, Env, Envelope, Exchange, Incarnation, Level, Link, Loc, Lsn, NodeCore,
+    NodeId, Outputs, StorageId, Tick,
 };
+use atoll_node::host::HostOptions;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde_json::{Value, json};
+
+mod parameters;
+mod traffic;
+
+pub use parameters::Parameters;
+use traffic::Traffic;
 
 /// What a frame has on the wire beside its head and payloads, in bytes.
 const FRAME_BYTES: u64 = 32;
@@ -26,105 +33,6 @@ const RECORD_BYTES: u64 = 24;
 /// The journal writes whole blocks.
 const BLOCK_BYTES: u64 = 4096;
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
-
-/// How long things take. Whole numbers, so that every machine computes the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameters {
-    /// Processor time of a turn of a node, in nanoseconds, beside its steps.
-    pub turn_ns: u64,
-    /// Processor time of a step of a turn (a message in or out, a poll of a procedure, a deadline), in nanoseconds.
-    pub step_ns: u64,
-    /// Processor time of waking a node that was idle, and of its falling asleep again, in nanoseconds.
-    pub wake_ns: u64,
-    /// Processor time of a batch of the journal, in nanoseconds, beside its bytes. The node takes its next turns meanwhile, if there is
-    /// another processor.
-    pub batch_ns: u64,
-    /// Processor time of a byte of a batch of the journal, in picoseconds.
-    pub batch_byte_ps: u64,
-    /// Processor time of a read from a connection, in nanoseconds: one for each connection and turn.
-    pub read_ns: u64,
-    /// Processor time of a write to a connection, in nanoseconds: one for each connection and turn.
-    pub write_ns: u64,
-    /// Processor time of a byte that is read or written, in picoseconds.
-    pub byte_ps: u64,
-    /// How long a message travels, in nanoseconds.
-    pub latency_ns: u64,
-    /// What a node's link carries in each direction, in bytes per second.
-    pub link_bytes_s: u64,
-    /// How long a sync of the journal takes, in nanoseconds.
-    pub sync_ns: u64,
-    /// What a disk writes, in bytes per second.
-    pub disk_bytes_s: u64,
-}
-
-impl Parameters {
-    /// Nothing takes any time.
-    #[cfg(test)]
-    pub const FREE: Parameters = Parameters {
-        turn_ns: 0,
-        step_ns: 0,
-        wake_ns: 0,
-        batch_ns: 0,
-        batch_byte_ps: 0,
-        read_ns: 0,
-        write_ns: 0,
-        byte_ps: 0,
-        latency_ns: 0,
-        link_bytes_s: u64::MAX,
-        sync_ns: 0,
-        disk_bytes_s: u64::MAX,
-    };
-    /// Only ways and syncs take time: 100 and 300 microseconds.
-    #[cfg(test)]
-    pub const WAYS_AND_SYNCS: Parameters =
-        Parameters { latency_ns: 100_000, sync_ns: 300_000, ..Parameters::FREE };
-
-    /// The fields by name, in the order of the output.
-    pub fn fields(&self) -> [(&'static str, u64); 12] {
-        [
-            ("turn_ns", self.turn_ns),
-            ("step_ns", self.step_ns),
-            ("wake_ns", self.wake_ns),
-            ("batch_ns", self.batch_ns),
-            ("batch_byte_ps", self.batch_byte_ps),
-            ("read_ns", self.read_ns),
-            ("write_ns", self.write_ns),
-            ("byte_ps", self.byte_ps),
-            ("latency_ns", self.latency_ns),
-            ("link_bytes_s", self.link_bytes_s),
-            ("sync_ns", self.sync_ns),
-            ("disk_bytes_s", self.disk_bytes_s),
-        ]
-    }
-
-    /// Returns the fields as JSON.
-    pub fn to_json(self) -> Value {
-        Value::Object(
-            self.fields().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect(),
-        )
-    }
-
-    /// Reads what [`Parameters::to_json`] returned. None if a field is missing. Earlier models took nothing for waking nodes
-    /// and for batches of the journal.
-    pub fn from_json(value: &Value) -> Option<Self> {
-        let field = |name: &str| value.get(name)?.as_u64();
-        let new_field = |name: &str| value.get(name).map_or(Some(0), Value::as_u64);
-        Some(Parameters {
-            turn_ns: field("turn_ns")?,
-            step_ns: field("step_ns")?,
-            wake_ns: new_field("wake_ns")?,
-            batch_ns: new_field("batch_ns")?,
-            batch_byte_ps: new_field("batch_byte_ps")?,
-            read_ns: field("read_ns")?,
-            write_ns: field("write_ns")?,
-            byte_ps: field("byte_ps")?,
-            latency_ns: field("latency_ns")?,
-            link_bytes_s: field("link_bytes_s")?,
-            sync_ns: field("sync_ns")?,
-            disk_bytes_s: field("disk_bytes_s")?,
-        })
-    }
-}
 
 /// Returns how long `bytes` take at a rate, in nanoseconds.
 fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
@@ -145,6 +53,14 @@ pub struct Work {
     pub fetches: u64,
     /// Real time of these turns.
     pub took: Duration,
+}
+
+impl Work {
+    /// Returns the work for each of so many operations, as JSON.
+    pub fn for_each(&self, operations: u64) -> Value {
+        let each = |count: u64| (count as f64 / operations.max(1) as f64 * 1e3).round() / 1e3;
+        json!({ "turns": each(self.turns), "steps": each(self.steps), "bytes": each(self.bytes) })
+    }
 }
 
 /// How long the resources of a node were busy, in nanoseconds of virtual time.
@@ -231,10 +147,35 @@ struct Node {
     sending_until: u64,
     receiving_until: u64,
     written_bytes: u32,
+    /// Requests to other nodes that wait for their replies.
+    under_way: u64,
     busy: Busy,
     /// Processor time of a byte that comes in or goes out, beside [`Parameters::byte_ps`], in picoseconds.
     more_byte_ps: u64,
     work: Work,
+}
+
+impl Node {
+    /// Passes on what waits for the node, as much as one turn of the product takes. Returns what came from other nodes.
+    fn take_inbox(&mut self, now: Tick, limits: &HostOptions) -> Traffic {
+        let (events, bytes) = (limits.events_per_turn as u64, limits.bytes_per_turn as u64);
+        let mut incoming = Traffic::default();
+        while incoming.frames() < events && incoming.bytes() < bytes {
+            match self.inbox.pop_front() {
+                None => break,
+                Some(Input::Durable(written)) => self.core.durable(now, Ok(written)),
+                Some(Input::Message(message)) => {
+                    let Travelling { from, class, envelope, bytes } = *message;
+                    incoming.add(from, class, bytes);
+                    if matches!(envelope.exchange, Exchange::Reply(_)) {
+                        self.under_way = self.under_way.saturating_sub(1);
+                    }
+                    self.core.deliver(now, from, class, envelope);
+                }
+            }
+        }
+        incoming
+    }
 }
 
 /// No plan is made in a model, so nobody asks for members.
@@ -249,6 +190,8 @@ impl Directory for Nobody {
 /// See the module documentation.
 pub struct Model {
     parameters: Parameters,
+    /// Of turns, as in the product.
+    limits: HostOptions,
     now: u64,
     number: u64,
     events: BinaryHeap<Reverse<Planned>>,
@@ -276,6 +219,7 @@ impl Model {
         let (events, work) = (BinaryHeap::new(), Work::default());
         Model {
             parameters,
+            limits: HostOptions::default(),
             now: 0,
             number: 0,
             events,
@@ -304,6 +248,7 @@ impl Model {
         let env = core.env();
         // The cluster is not in the middle of an upgrade.
         assert!(env.levels().learn(Level::CURRENT).is_ok(), "this program reads its own level");
+        core.set_turn_steps(self.limits.steps_per_turn);
         roles(&mut core, storage_of(id));
         core.recover_done(Lsn::NONE);
         self.nodes.push(Node {
@@ -317,6 +262,7 @@ impl Model {
             sending_until: 0,
             receiving_until: 0,
             written_bytes: 0,
+            under_way: 0,
             busy: Busy::default(),
             more_byte_ps: 0,
             work: Work::default(),
@@ -477,24 +423,17 @@ impl Model {
         let slept = node.ready_at.take().unwrap_or(self.now) > node.busy_until;
         let mut outputs = std::mem::take(&mut node.outputs);
         outputs.steps = 0;
-        let (mut bytes, mut sources) = (0, BTreeSet::new());
         let started = Stopwatch::start(self.of_processor);
-        for input in node.inbox.drain(..) {
-            match input {
-                Input::Durable(written) => node.core.durable(now, Ok(written)),
-                Input::Message(message) => {
-                    let Travelling { from, class, envelope, bytes: length } = *message;
-                    bytes += length;
-                    sources.insert((from, class));
-                    node.core.deliver(now, from, class, envelope);
-                }
-            }
-        }
+        let incoming = node.take_inbox(now, &self.limits);
         node.core.turn(now, &mut outputs);
         let elapsed = started.read();
         let steps = (outputs.steps + outputs.frames.len()) as u64;
-        let targets: BTreeSet<_> = outputs.frames.iter().map(|frame| (frame.to, frame.class)).collect();
-        bytes += outputs.frames.iter().map(|frame| frame_bytes(&frame.envelope)).sum::<u64>();
+        let mut outgoing = Traffic::default();
+        for frame in &outputs.frames {
+            outgoing.add(frame.to, frame.class, frame_bytes(&frame.envelope));
+            node.under_way += u64::from(matches!(frame.envelope.exchange, Exchange::Request(_)));
+        }
+        let bytes = incoming.bytes() + outgoing.bytes();
         for work in [&mut self.work, &mut node.work] {
             work.turns += 1;
             work.fetches += outputs.fetches.len() as u64;
@@ -502,12 +441,14 @@ impl Model {
                 (work.steps + steps, work.bytes + bytes, work.took + elapsed);
         }
         let Parameters { turn_ns, step_ns, wake_ns, read_ns, write_ns, byte_ps, .. } = self.parameters;
+        let Parameters { step_crowd_ps, byte_crowd_fs, .. } = self.parameters;
         let took = turn_ns
             + if slept { wake_ns } else { 0 }
             + steps * step_ns
-            + sources.len() as u64 * read_ns
-            + targets.len() as u64 * write_ns
-            + bytes * (byte_ps + node.more_byte_ps) / 1000;
+            + incoming.reads() * read_ns
+            + outgoing.writes() * write_ns
+            + bytes * (byte_ps + node.more_byte_ps) / 1000
+            + node.under_way * (steps * step_crowd_ps / 1000 + outgoing.bytes() * byte_crowd_fs / 1_000_000);
         let end = self.now + took;
         node.busy_until = end;
         node.busy.processor_ns += took;
@@ -551,13 +492,15 @@ impl Model {
         }
         let transfer = transfer_ns(bytes.next_multiple_of(BLOCK_BYTES), disk_bytes_s);
         let Machine { processors, disk_until } = &mut self.machines[node.machine];
-        let written = self.parameters.batch_ns + bytes * self.parameters.batch_byte_ps / 1000;
+        let work = self.parameters.batch_ns + bytes * self.parameters.batch_byte_ps / 1000;
+        let mut written = end;
         if let Some(free) = processors.iter_mut().min() {
-            *free = (*free).max(end) + written;
+            written = end.max(*free) + work;
+            *free = written;
         }
-        *disk_until = (*disk_until).max(end) + transfer;
+        *disk_until = written.max(*disk_until) + transfer;
         let at = *disk_until + sync_ns;
-        node.busy.processor_ns += written;
+        node.busy.processor_ns += work;
         node.busy.disk_ns += at - end;
         self.plan(at, i, Event::Takes(Input::Durable(places)));
     }

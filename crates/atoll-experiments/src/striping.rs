@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{ClientId, Loglet, LogletId, LogletProvider};
-use atoll_core::{Encode, Env, NodeCore, NodeId, StorageId, Tick};
+use atoll_contract::{ClientId, Loglet, LogletId, LogletProvider, PlanError};
+use atoll_core::{Encode, Env, Incarnation, NodeCore, NodeId, StorageId, Tick};
 use atoll_native::{
     LogServer, LogServerOptions, NativeConfig, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
 };
@@ -16,9 +16,10 @@ use atoll_striped::{StripedLoglet, StripedOptions};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::calibration::{self, Kind};
+use crate::corfu::Error;
 use crate::latency::Latencies;
-use crate::load::{Clock, Tally, Worker, append, locked};
-use crate::measure::given_or_measured;
+use crate::load::{Clock, Tally, Worker, append, keep_trimming, locked};
 use crate::model::{Busy, Model, Nobody, Parameters, Work, life_of, storage_of};
 
 /// LogServers with rotating sequencers (Figure 10 middle), and the numbers of sequencers that share them.
@@ -29,6 +30,8 @@ const SERVERS_PER_STRIPE: u32 = 3;
 const SHARDED: [u32; 6] = [1, 2, 4, 8, 16, 30];
 /// A stripe of many counts as "linear" if it is at least this fraction of a single one.
 const LINEAR: f64 = 0.8;
+/// A modelled Loglet.
+const LOGLET: LogletId = LogletId(7);
 const NANOS_PER_MS: u64 = 1_000_000;
 
 /// Options of the experiment.
@@ -64,9 +67,18 @@ pub struct Args {
     /// Only this mode: rotating or sharded
     #[arg(long, value_name = "MODE", value_parser = ["rotating", "sharded"])]
     only: Option<String>,
-    /// Put all nodes on one machine with this many processors and one disk
-    #[arg(long, value_name = "PROCESSORS")]
-    one_machine: Option<usize>,
+    /// Measure real processes of this machine instead, one and two stripes, and compare the model of one machine with them
+    #[arg(long)]
+    real: bool,
+    /// Rounds of each real point; the median counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds before each real measurement, and of it
+    #[arg(long, default_value_t = 1.0)]
+    warm_up_s: f64,
+    /// See `warm_up_s`
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
 }
 
 /// Which node orders a stripe, and which nodes store it, each as a number from 0 on.
@@ -86,9 +98,19 @@ pub struct Shape {
 impl Shape {
     /// Returns stripes with three servers each. The first server of a stripe is its sequencer, too.
     pub fn sharded(stripes: u32) -> Self {
-        let first = |stripe| stripe * SERVERS_PER_STRIPE;
+        Shape::of(stripes, SERVERS_PER_STRIPE)
+    }
+
+    /// Returns stripes with so many servers each. The first server of a stripe is its sequencer, too.
+    fn of(stripes: u32, servers: u32) -> Self {
+        let first = |stripe| stripe * servers;
         let stripe = |n| Stripe { sequencer: first(n), servers: (first(n)..first(n + 1)).collect() };
         Shape { servers: first(stripes), stripes: (0..stripes).map(stripe).collect() }
+    }
+
+    /// Returns the nodes of all servers.
+    fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        (1..=self.servers).map(NodeId)
     }
 
     /// Returns stripes that are all on the same servers, and that another one of them orders each.
@@ -143,24 +165,26 @@ fn serve(core: &mut NodeCore, storage: StorageId) {
     core.add_role(atoll_native::roles::SEQUENCER, Box::new(sequencer));
 }
 
-/// Opens the Loglet at a node.
-fn open(env: &Env, shape: &Shape) -> Arc<dyn Loglet> {
+/// Opens the Loglet at a node. `who` tells the data directory and the life of a server.
+pub fn open(
+    env: &Env,
+    loglet: LogletId,
+    shape: &Shape,
+    who: impl Fn(NodeId) -> (StorageId, Incarnation),
+) -> Result<Arc<dyn Loglet>, PlanError> {
     let provider = NativeProvider::new(env.clone(), Arc::new(Nobody), NativeOptions::default());
     let node = |n: &u32| NodeId(n + 1);
     let mut parts: Vec<Arc<dyn Loglet>> = Vec::new();
-    for (id, stripe) in (1..).map(|n| LogletId(7).part(n)).zip(&shape.stripes) {
-        let servers = stripe.servers.iter().map(node).map(|n| (n, storage_of(n))).collect();
+    for (id, stripe) in (1..).map(|n| loglet.part(n)).zip(&shape.stripes) {
+        let servers = stripe.servers.iter().map(node).map(|n| (n, who(n).0)).collect();
         let sequencer = node(&stripe.sequencer);
-        let config = NativeConfig { servers, sequencer: (sequencer, life_of(sequencer)) };
-        let Ok(part) = provider.open(id, &config.to_bytes()) else {
-            unreachable!("one, three or nine servers are allowed");
-        };
-        parts.push(part);
+        let config = NativeConfig { servers, sequencer: (sequencer, who(sequencer).1) };
+        parts.push(provider.open(id, &config.to_bytes())?);
     }
     if parts.len() == 1 {
-        return parts.remove(0);
+        return Ok(parts.remove(0));
     }
-    Arc::new(StripedLoglet::new(env.clone(), parts, Arc::new(StripedOptions::default())))
+    Ok(Arc::new(StripedLoglet::new(env.clone(), parts, Arc::new(StripedOptions::default()))))
 }
 
 impl Load {
@@ -185,7 +209,12 @@ impl Load {
         let mut handles = Vec::new();
         for node in &clients {
             let env = model.env(*node);
-            let loglet = open(&env, shape);
+            let Ok(loglet) = open(&env, LOGLET, shape, |node| (storage_of(node), life_of(node))) else {
+                unreachable!("one, three or nine servers are allowed");
+            };
+            if self.one_machine.is_some() && handles.is_empty() {
+                env.spawn("trim", Box::pin(keep_trimming(env.clone(), loglet.clone(), tally.clone())));
+            }
             for n in 0..self.depth {
                 let worker = Worker {
                     client: ClientId(node.0.into()),
@@ -244,28 +273,36 @@ impl Load {
 }
 
 /// Runs one shape and prints its line. Returns its appends per second, and whether nothing failed.
-fn run_shape(args: &Args, parameters: &Parameters, mode: &str, shape: &Shape) -> (f64, bool) {
+fn run_shape(
+    args: &Args,
+    parameters: &Parameters,
+    mode: &str,
+    shape: &Shape,
+    clients: u32,
+    one_machine: Option<usize>,
+) -> (f64, bool) {
     let stripes = shape.stripes.len() as u32;
-    let depth = (args.depth * stripes).div_ceil(args.clients.max(1));
+    let depth = (args.depth * stripes).div_ceil(clients.max(1));
     let load = Load {
-        clients: args.clients,
+        clients,
         depth,
         payload: args.payload,
         warm_up_ms: args.warm_up_ms,
         measured_ms: args.measured_ms,
         seed: args.seed,
-        one_machine: args.one_machine,
+        one_machine,
     };
     let outcome = load.run(parameters, shape);
     let busiest: serde_json::Map<String, Value> =
         outcome.busiest.iter().map(|(what, part)| ((*what).to_owned(), json!(part))).collect();
     let settings = json!({
-        "kind": "modelled", "servers": shape.servers, "clients": args.clients, "depth_per_client": depth,
+        "kind": "modelled", "servers": shape.servers, "clients": clients, "depth_per_client": depth,
         "payload_bytes": args.payload, "warm_up_ms": args.warm_up_ms, "measured_ms": args.measured_ms,
-        "seed": args.seed, "one_machine": args.one_machine, "parameters": parameters.to_json(),
+        "seed": args.seed, "one_machine": one_machine, "parameters": parameters.to_json(),
     });
     let mut line = outcome.latencies.line(&format!("StripedLoglet, {mode}"), mode, 1, &settings);
     line["stripes"] = json!(stripes);
+    line["work_op"] = outcome.work.for_each(outcome.latencies.count());
     line["pads"] = json!(outcome.pads);
     line["pads_per_record"] = json!((outcome.pads_per_record() * 1e3).round() / 1e3);
     line["bottleneck"] = json!(outcome.busiest[0].0);
@@ -293,24 +330,27 @@ fn summary(mode: &str, points: &[(u32, f64)]) -> bool {
     holds
 }
 
-/// Returns what turns have to do while four clients append to a NativeLoglet with so many appends under way. This load measures the time of
-/// a turn and of a step.
-pub fn work_of_native(parameters: &Parameters, depth: u32) -> Work {
-    let (clients, payload, seed) = (4, 1024, 1);
-    let depth = depth / clients;
-    let load = Load { clients, depth, payload, warm_up_ms: 5, measured_ms: 20, seed, one_machine: None };
-    load.run(parameters, &Shape::sharded(1)).work
-}
-
 /// Measures the parameters, or takes them from the options, and runs all shapes. Returns whether the targets are met.
 pub fn run(args: &Args) -> bool {
-    let parameters = match given_or_measured(args.parameters.as_deref(), &args.folder, &work_of_native) {
-        Ok(parameters) => parameters,
-        Err(error) => {
-            eprintln!("{error}");
-            return false;
-        }
-    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = runtime.map_err(Error::from).and_then(|runtime| {
+        runtime.block_on(async {
+            let given = args.parameters.as_deref();
+            let parameters = calibration::parameters(given, &args.folder, &[Kind::Native]).await?;
+            match args.real {
+                true => real::run(args, &parameters).await,
+                false => Ok(run_modelled(args, &parameters)),
+            }
+        })
+    });
+    done.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        false
+    })
+}
+
+/// Runs all shapes on machines of their own. Returns whether the targets are met.
+fn run_modelled(args: &Args, parameters: &Parameters) -> bool {
     let mut fine = true;
     let mut all = |mode: &str, counts: &[u32], shape: &dyn Fn(u32) -> Shape| {
         if args.only.as_deref().is_some_and(|only| only != mode) {
@@ -318,7 +358,7 @@ pub fn run(args: &Args) -> bool {
         }
         let mut points = Vec::new();
         for stripes in counts.iter().copied().filter(|n| *n <= args.stripes) {
-            let (ops, held) = run_shape(args, &parameters, mode, &shape(stripes));
+            let (ops, held) = run_shape(args, parameters, mode, &shape(stripes), args.clients, None);
             fine &= held;
             points.push((stripes, ops));
         }
@@ -328,6 +368,10 @@ pub fn run(args: &Args) -> bool {
     all("sharded", &SHARDED, &Shape::sharded);
     fine
 }
+
+mod real;
+
+pub use real::open_stripes;
 
 #[cfg(test)]
 mod tests;

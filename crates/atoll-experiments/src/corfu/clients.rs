@@ -8,7 +8,7 @@ use atoll_contract::{ClientId, Loglet};
 use atoll_core::Env;
 use bytes::Bytes;
 
-use crate::load::{Clock, Tally, Worker, append, read};
+use crate::load::{Clock, Tally, Worker, append, keep_trimming, read};
 
 /// Clients start within this time, so that not all of their messages come at once.
 const START_WITHIN_NS: u64 = 1_000_000;
@@ -89,6 +89,7 @@ impl Load {
     /// Starts clients, each with a handle of the Loglet on its node.
     pub fn start(self, handles: Vec<(Env, Arc<dyn Loglet>)>, clock: Clock) -> Arc<Running> {
         let count = handles.len();
+        let first = handles.first().cloned();
         let running = Arc::new(Running {
             tally: Tally::new(atoll_core::Tick(0)),
             appended: Gate::new(count),
@@ -96,6 +97,9 @@ impl Load {
             load: self,
             clock,
         });
+        if let Some((env, loglet)) = first.filter(|_| self.what == What::Append) {
+            env.spawn("trim", Box::pin(keep_trimming(env.clone(), loglet, running.tally.clone())));
+        }
         for (env, loglet) in handles {
             let client = running.clone().client(env.clone(), loglet);
             env.spawn("client", Box::pin(client));

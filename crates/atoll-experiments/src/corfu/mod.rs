@@ -17,10 +17,10 @@
 //! | `layout.rs`, `shelf.rs` | which nodes there are; a register for one process |
 
 mod changes;
-mod clients;
+pub mod clients;
 mod layout;
 mod modelled;
-mod nodes;
+pub mod nodes;
 mod operations;
 mod process;
 mod recovery;
@@ -29,7 +29,7 @@ mod shelf;
 #[cfg(test)]
 mod tests;
 mod tokens;
-mod units;
+pub mod units;
 mod without_sequencer;
 
 use std::io::{self, Write};
@@ -83,7 +83,7 @@ struct ReconfigureArgs {
 
 /// Why a run could not continue.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("a node did not start: {0}")]
@@ -100,7 +100,8 @@ enum Error {
     Failed(String),
 }
 
-fn failed(words: impl std::fmt::Display) -> Error {
+/// Returns an error with these words.
+pub fn failed(words: impl std::fmt::Display) -> Error {
     Error::Failed(words.to_string())
 }
 
@@ -128,7 +129,7 @@ pub fn run(args: &Args) -> bool {
                 Part::Tokens(args) => tokens::run(args).await,
                 Part::Operations(args) => operations::run(args).await,
                 Part::Units(args) => units::run(args).await,
-                Part::Modelled(args) => modelled::run(args),
+                Part::Modelled(args) => modelled::run(args).await,
                 Part::WithoutSequencer(args) => without_sequencer::run(args).await,
                 Part::Reconfigure(args) => reconfigure(args).await,
                 Part::Node(args) => process::run(args).await,
@@ -142,14 +143,14 @@ pub fn run(args: &Args) -> bool {
 }
 
 /// Prints a line at once: another process may wait for it.
-fn print(line: &Value) -> Result<(), Error> {
+pub fn print(line: &Value) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
 }
 
 /// Returns the load of the machine over the last minute.
-fn load_1m() -> f64 {
+pub fn load_1m() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }

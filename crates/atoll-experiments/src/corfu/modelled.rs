@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::clients::{Load, What};
 use super::{Error, failed, print};
+use crate::calibration::{self, Kind};
 use crate::latency::Latencies;
 use crate::load::{Clock, locked};
-use crate::measure::given_or_measured;
 use crate::model::{Busy, Model, Nobody, Parameters, Work, life_of, storage_of};
 
 /// The numbers of units.
@@ -72,6 +72,20 @@ pub struct ShapeArgs {
 }
 
 impl ShapeArgs {
+    /// Returns the parameters of the model: given, or measured.
+    pub async fn parameters(&self) -> Result<Parameters, Error> {
+        calibration::parameters(self.parameters.as_deref(), &self.folder, &[Kind::Corfu]).await
+    }
+
+    /// Returns the same options with so many virtual milliseconds before the measurement, and of it, at least.
+    pub fn for_at_least(&self, (warm_up_ms, measured_ms): (u64, u64)) -> Self {
+        ShapeArgs {
+            model_warm_up_ms: self.model_warm_up_ms.max(warm_up_ms),
+            model_ms: self.model_ms.max(measured_ms),
+            ..self.clone()
+        }
+    }
+
     /// Returns the options of a run for which only these matter.
     pub fn with_parameters(parameters: Option<String>, folder: PathBuf) -> Self {
         ShapeArgs {
@@ -251,25 +265,15 @@ impl Outcome {
         line["units"] = json!(point.chains * point.replicas);
         line["bottleneck"] = json!(self.busiest[0].0);
         line["busy"] = Value::Object(busiest);
+        line["work_op"] = self.work.for_each(self.latencies.count());
         line["fetches"] = json!(self.work.fetches);
         line
     }
 }
 
-/// Returns the parameters of the model: given, or measured with a load like that of the model.
-pub fn parameters(shape: &ShapeArgs) -> Result<Parameters, Error> {
-    let work = |parameters: &Parameters, depth: u32| {
-        let point = Point { what: What::Append, chains: 1, replicas: 1, clients: 4, one_machine: None };
-        let shape = ShapeArgs { depth, model_warm_up_ms: 2, model_ms: 10, parameters: None, ..shape.clone() };
-        // Without work, the measurement says so itself.
-        point.run(parameters, &shape).map(|outcome| outcome.work).unwrap_or_default()
-    };
-    Ok(given_or_measured(shape.parameters.as_deref(), &shape.folder, &work)?)
-}
-
 /// Runs all points. Returns whether nothing failed and reads grow linearly.
-pub fn run(args: &Args) -> Result<bool, Error> {
-    let parameters = parameters(&args.shape)?;
+pub async fn run(args: &Args) -> Result<bool, Error> {
+    let parameters = args.shape.parameters().await?;
     let mut fine = true;
     for what in What::ALL {
         let mut rates: Vec<(u32, f64)> = Vec::new();

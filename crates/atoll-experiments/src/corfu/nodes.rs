@@ -11,11 +11,13 @@ use std::time::Duration;
 use atoll_core::{Encode, Env, Identify, Identity, NodeId, Notify};
 use atoll_corfu::{Projection, UnitId};
 use atoll_node::RunningNode;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::layout::Layout;
+use super::process::USAGE;
 use super::{Error, failed, process};
 use crate::load::locked;
+use crate::usage::Usage;
 
 /// How long nodes may take to start.
 const START_WITHIN: Duration = Duration::from_secs(60);
@@ -137,6 +139,11 @@ impl Nodes {
         &self.own
     }
 
+    /// Returns all nodes. The last one is that of this process, unless there are further clients.
+    pub fn all(&self) -> std::ops::RangeInclusive<u32> {
+        self.layout.all()
+    }
+
     /// Returns the executor of the clients.
     pub fn env(&self) -> &Env {
         &self.own.parts().env
@@ -155,10 +162,9 @@ impl Nodes {
         self.env().launch("figure", work).await.map_err(|_| failed("the node of the clients has stopped"))
     }
 
-    /// Returns the projection of a new log: its sequencer and the nodes of its chains. One position after the other is on another chain.
-    pub async fn projection(&self, sequencer: u32, chains: &[Vec<u32>]) -> Result<Projection, Error> {
-        let asked: Vec<NodeId> = chains.iter().flatten().chain([&sequencer]).copied().map(NodeId).collect();
-        let env = self.env().clone();
+    /// Asks nodes who they are.
+    pub async fn identities(&self, asked: Vec<NodeId>) -> Result<BTreeMap<NodeId, Identity>, Error> {
+        let (env, wanted) = (self.env().clone(), asked.clone());
         let answers = self.run(async move {
             let until = env.now().after(IDENTIFY_WITHIN);
             loop {
@@ -171,13 +177,20 @@ impl Nodes {
             }
         });
         let known: BTreeMap<NodeId, Identity> = answers.await?.into_ok().collect();
-        let of = |node: u32| {
-            known.get(&NodeId(node)).ok_or_else(|| failed(format!("node {node} does not say who it is")))
-        };
-        let unit = |node: &u32| -> Result<UnitId, Error> { Ok((NodeId(*node), of(*node)?.storage)) };
-        let chain = |units: &Vec<u32>| units.iter().map(unit).collect::<Result<Vec<_>, Error>>();
-        let chains = chains.iter().map(chain).collect::<Result<Vec<_>, Error>>()?;
-        Ok(Projection::simple(1, (NodeId(sequencer), of(sequencer)?.incarnation), 1, chains))
+        match wanted.iter().find(|node| !known.contains_key(node)) {
+            Some(node) => Err(failed(format!("node {node} does not say who it is"))),
+            None => Ok(known),
+        }
+    }
+
+    /// Returns the projection of a new log: its sequencer and the nodes of its chains. One position after the other is on another chain.
+    pub async fn projection(&self, sequencer: u32, chains: &[Vec<u32>]) -> Result<Projection, Error> {
+        let asked: Vec<NodeId> = chains.iter().flatten().chain([&sequencer]).copied().map(NodeId).collect();
+        let known = self.identities(asked).await?;
+        let unit = |node: &u32| -> UnitId { (NodeId(*node), known[&NodeId(*node)].storage) };
+        let chains = chains.iter().map(|units| units.iter().map(unit).collect()).collect();
+        let sequencer = NodeId(sequencer);
+        Ok(Projection::simple(1, (sequencer, known[&sequencer].incarnation), 1, chains))
     }
 
     /// Stops the node of the clients in good order. The processes end when this is dropped.
@@ -208,6 +221,20 @@ impl Nodes {
             return Err(failed(format!("node {node} has no process")));
         };
         Ok(writeln!(process.orders, "{order}")?)
+    }
+
+    /// Returns what a node and its process have done so far.
+    pub async fn usage(&mut self, node: u32) -> Result<Usage, Error> {
+        if node == self.own.id().0 {
+            return Ok(Usage::now(self.own.host()));
+        }
+        let from = self.said();
+        self.order(node, &json!({ USAGE: true }))?;
+        let its = |(from, line): &(u32, Value)| {
+            line.get(USAGE).filter(|_| *from == node).and_then(Usage::from_json)
+        };
+        self.wait_for("a node tells what it did", START_WITHIN, from, |lines| lines.iter().find_map(its))
+            .await
     }
 
     /// Returns how many lines the processes have said.

@@ -12,7 +12,10 @@ use tokio::sync::mpsc;
 use super::layout::Layout;
 use super::{Error, failed, print, tokens};
 use crate::apps::now_ns;
+use crate::usage::Usage;
 
+/// The order to tell what the node took, and the name of the answer.
+pub const USAGE: &str = "usage";
 /// Orders that wait.
 const ORDERS: usize = 16;
 
@@ -63,7 +66,10 @@ pub async fn run(args: &Args) -> Result<bool, Error> {
     });
     while let Some(order) = orders.recv().await {
         let order: Value = serde_json::from_str(&order).map_err(|_| failed("an order is no JSON"))?;
-        print(&tokens::take(&node.parts().env, &order).await?)?;
+        match order.get(USAGE) {
+            Some(_) => print(&json!({ USAGE: Usage::now(node.host()).to_json() }))?,
+            None => print(&tokens::take(&node.parts().env, &order).await?)?,
+        }
     }
     node.shutdown().await;
     Ok(true)

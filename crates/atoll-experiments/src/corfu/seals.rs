@@ -9,7 +9,7 @@ use atoll_corfu::log::id_of;
 use atoll_corfu::{CorfuLoglet, Projection};
 use serde_json::json;
 
-use super::modelled::{Modelled, ShapeArgs, open, parameters, provider};
+use super::modelled::{Modelled, ShapeArgs, open, provider};
 use super::nodes::{Folder, Nodes};
 use super::{Error, failed, load_1m, print};
 use crate::latency::Latencies;
@@ -83,7 +83,7 @@ pub async fn seal_modelled(env: Env, projection: Projection, count: u64) -> Late
 /// Measures all numbers of units. Returns whether no seal failed.
 pub async fn run(args: &SealArgs, place: &Folder) -> Result<bool, Error> {
     let shape = ShapeArgs::with_parameters(args.seal_parameters.clone(), place.folder.clone());
-    let parameters = parameters(&shape)?;
+    let parameters = shape.parameters().await?;
     let counts: Vec<u32> = REAL.into_iter().filter(|units| *units <= args.real_units).collect();
     let most = counts.last().copied().unwrap_or(0);
     let mut fine = true;

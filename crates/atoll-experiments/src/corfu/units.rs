@@ -6,25 +6,24 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use atoll_contract::{Loglet, LogletProvider};
-use atoll_core::{Encode, Env};
+use atoll_core::Encode;
 use atoll_corfu::log::id_of;
 use serde_json::json;
 
 use super::clients::What;
-use super::modelled::{Point, ShapeArgs, parameters, provider};
+use super::modelled::{Point, ShapeArgs, provider};
 use super::nodes::Nodes;
 use super::{Error, failed, load_1m, print};
+use crate::calibration::settle;
 use crate::latency::median;
-use crate::load::{Clock, locked};
 use crate::model::Parameters;
+use crate::real::{Run, TOLERANCE};
 
 /// The numbers of units.
 const UNITS: [u32; 4] = [1, 2, 3, 4];
-/// The model is within this part of the real system.
-const TOLERANCE: f64 = 0.2;
-/// How long clients may take until they do what is measured.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Virtual milliseconds before a measurement that is compared, and of it, at least: many operations are under way at one client.
+const COMPARED_MS: (u64, u64) = (50, 100);
 
 /// Options of the measurement.
 #[derive(Debug, clap::Args)]
@@ -49,56 +48,56 @@ fn point(what: What, units: u32, one_machine: Option<usize>) -> Point {
     Point { what, chains: units, replicas: 1, clients: 1, one_machine }
 }
 
+/// Opens a log on real units, each of which is a chain.
+pub async fn open_units(
+    nodes: &Nodes,
+    name: &str,
+    units: u32,
+    sequencer: u32,
+) -> Result<Arc<dyn Loglet>, Error> {
+    let chains: Vec<Vec<u32>> = (1..=units).map(|unit| vec![unit]).collect();
+    let config = nodes.projection(sequencer, &chains).await?.to_bytes();
+    provider(nodes.env()).open(id_of(name), &config).map_err(failed)
+}
+
 /// Measures one point once. Prints its line; returns operations per second, and whether none failed.
 async fn measure(
     args: &Args,
-    nodes: &Nodes,
+    nodes: &mut Nodes,
     sequencer: u32,
     point: &Point,
     round: usize,
 ) -> Result<(f64, bool), Error> {
-    let (env, name): (Env, String) =
-        (nodes.env().clone(), format!("units/{}/{}/{round}", point.what.name(), point.chains));
-    let chains: Vec<Vec<u32>> = (1..=point.chains).map(|unit| vec![unit]).collect();
-    let config = nodes.projection(sequencer, &chains).await?.to_bytes();
-    let provider = provider(&env);
-    let loglet: Arc<dyn Loglet> = provider.open(id_of(&name), &config).map_err(failed)?;
-    let clock = Clock::real();
-    let load = point.load(&args.shape);
-    let running = load.start(vec![(env.clone(), loglet)], clock);
-    let ready = async {
-        while !running.is_ready() {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+    let name = format!("units/{}/{}/{round}", point.what.name(), point.chains);
+    let loglet = open_units(nodes, &name, point.chains, sequencer).await?;
+    let run = Run {
+        servers: point.chains,
+        sequencer: Some(sequencer),
+        warm_up: Duration::from_secs_f64(args.warm_up),
+        measured: Duration::from_secs_f64(args.seconds),
     };
-    let late = |_| failed("the clients are not ready in time");
-    tokio::time::timeout(READY_WITHIN, ready).await.map_err(late)?;
-    tokio::time::sleep(Duration::from_secs_f64(args.warm_up)).await;
-    let began = clock.now(&env);
-    locked(&running.tally).begin(began);
-    tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
-    let mut latencies = locked(&running.tally).end();
-    latencies.busy = clock.now(&env).since(began);
+    let load = point.load(&args.shape);
+    let showed = run.run(nodes, loglet, load).await?;
     let settings = json!({
         "kind": "real", "chains": point.chains, "units_of_a_chain": point.replicas, "clients": 1,
         "depth_per_client": load.depth, "payload_bytes": args.shape.payload, "warm_up_s": args.warm_up,
         "seconds": args.seconds, "load_1m": load_1m(),
     });
+    let latencies = &showed.latencies;
     let mut line = latencies.line("CORFU", point.what.name(), round, &settings);
     line["units"] = json!(point.chains);
+    line["usage"] = showed.usage(&run);
     print(&line)?;
-    // The disk is to be empty for the next one.
-    let deleted = nodes.run(async move { provider.delete(id_of(&name), &config).await }).await?;
-    deleted.map_err(failed)?;
-    Ok((latencies.count() as f64 / latencies.busy.as_secs_f64().max(1e-9), latencies.errors == 0))
+    Ok((showed.rate(), latencies.errors == 0))
 }
 
 /// Compares the median of a point with the model of one machine. Prints both; returns whether they are close.
 fn compare(args: &Args, parameters: &Parameters, real: &Point, rates: Vec<f64>) -> Result<bool, Error> {
     let processors = available_parallelism().map_or(1, |count| count.get());
     let point = point(real.what, real.chains, Some(processors));
-    let outcome = point.run(parameters, &args.shape)?;
-    print(&outcome.line(&point, parameters, &args.shape))?;
+    let shape = args.shape.for_at_least(COMPARED_MS);
+    let outcome = point.run(parameters, &shape)?;
+    print(&outcome.line(&point, parameters, &shape))?;
     let real = median(rates);
     let ratio = outcome.rate() / real.max(1e-9);
     let holds = outcome.is_fine() && (1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&ratio);
@@ -112,7 +111,7 @@ fn compare(args: &Args, parameters: &Parameters, real: &Point, rates: Vec<f64>) 
 
 /// Measures all points, and compares them with the model. Returns whether no operation failed and all are close to the model.
 pub async fn run(args: &Args) -> Result<bool, Error> {
-    let parameters = parameters(&args.shape)?;
+    let parameters = args.shape.parameters().await?;
     let counts: Vec<u32> = UNITS.into_iter().filter(|units| *units <= args.units).collect();
     let most = counts.last().copied().unwrap_or(1);
     let mut fine = true;
@@ -122,10 +121,12 @@ pub async fn run(args: &Args) -> Result<bool, Error> {
     }
     {
         // The nodes that have nothing to do in a point are idle.
-        let nodes = Nodes::start(most + 1, 0, &args.shape.folder).await?;
+        let mut nodes = Nodes::start(most + 1, 0, &args.shape.folder).await?;
+        let first = open_units(&nodes, "units/first", most, most + 1).await?;
+        settle(&mut nodes, first, most).await?;
         for round in 1..=args.rounds {
             for (point, rates) in &mut points {
-                let (rate, held) = measure(args, &nodes, most + 1, point, round).await?;
+                let (rate, held) = measure(args, &mut nodes, most + 1, point, round).await?;
                 rates.push(rate);
                 fine &= held;
             }

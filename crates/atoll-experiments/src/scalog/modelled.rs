@@ -8,9 +8,8 @@ use serde_json::json;
 
 use super::machines::{System, Writes};
 use super::tree::{Costs, Tree, TreeError};
-use crate::measure::given_or_measured;
+use crate::calibration::{self, parameters_now};
 use crate::model::Parameters;
-use crate::striping::work_of_native;
 
 /// Shards, and chains, whose writes are modelled.
 const SHARDS: [u32; 6] = [1, 2, 3, 6, 12, 24];
@@ -118,7 +117,7 @@ impl Args {
     }
 
     fn parameters(&self) -> Option<Parameters> {
-        given_or_measured(self.parameters.as_deref(), &self.folder, &work_of_native)
+        parameters_now(self.parameters.as_deref(), &self.folder, calibration::Kind::ALL)
             .inspect_err(|error| eprintln!("{error}"))
             .ok()
     }

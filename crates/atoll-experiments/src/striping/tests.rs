@@ -53,10 +53,19 @@ fn waking_a_node_and_writing_a_batch_cost_what_the_parameters_say() {
     let woken = load(1, 1).run(&Parameters { wake_ns: 20 * MICRO, ..parameters }, &one_server());
     let took = woken.latencies.quantile_us(0.5);
     assert!((took - 560.0).abs() <= 2.0, "{took} µs: two ways, a sync, and three times awake");
-    // The only processor still writes when the entry is durable.
+    // The disk gets the batch when the processor has written it.
     let written = load(1, 1).run(&Parameters { batch_ns: 1_000 * MICRO, ..parameters }, &one_server());
     let took = written.latencies.quantile_us(0.5);
-    assert!((took - 1_200.0).abs() <= 3.0, "{took} µs: two ways and a batch");
+    assert!((took - 1_500.0).abs() <= 3.0, "{took} µs: two ways, a batch and a sync");
+}
+
+#[test]
+fn steps_cost_more_the_more_is_under_way() {
+    let parameters = Parameters { step_crowd_ps: 1_000_000, latency_ns: 100 * MICRO, ..FREE };
+    let took = |depth| load(1, depth).run(&parameters, &one_server()).latencies.quantile_us(0.5);
+    let (alone, many) = (took(1), took(16));
+    assert!(alone < 210.0, "{alone} µs: two ways, and a few steps with one append under way");
+    assert!(many > 2.0 * alone, "{many} µs with 16 under way, and {alone} µs alone");
 }
 
 #[test]

@@ -12,6 +12,8 @@ const PARAMETERS: Parameters = Parameters {
     read_ns: 500,
     write_ns: 500,
     byte_ps: 10,
+    step_crowd_ps: 0,
+    byte_crowd_fs: 0,
     latency_ns: 10 * MICRO,
     link_bytes_s: 1_000_000_000,
     sync_ns: 50 * MICRO,

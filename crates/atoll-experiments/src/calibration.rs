@@ -1,0 +1,176 @@
+//! The parameters of the model, measured on this machine. What nodes cost of processor time, and how long they wait for their disks, is
+//! found from real nodes: a server, a sequencer and a client, each in a process of its own, under loads of several shapes. There is one
+//! server, and none of the loads is compared with the model. How long messages take beside that is measured apart (`measure.rs`).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_contract::Loglet;
+use serde_json::json;
+
+use crate::corfu::clients::{Load, What};
+use crate::corfu::nodes::Nodes;
+use crate::corfu::units::open_units;
+use crate::corfu::{Error, print};
+use crate::costs::{Costs, Observed, Waits};
+use crate::measure;
+use crate::model::Parameters;
+use crate::real::{Run, Showed};
+use crate::striping::open_stripes;
+use crate::usage::Usage;
+
+/// What clients do, how many operations are under way, and bytes of an entry: lone ones and many, short and long ones.
+const LOADS: [(What, u32, usize); 18] = [
+    (What::Append, 1, 4096),
+    (What::Append, 16, 4096),
+    (What::Append, 64, 4096),
+    (What::Append, 256, 4096),
+    (What::Append, 512, 4096),
+    (What::Append, 16, 64),
+    (What::Append, 64, 64),
+    (What::Append, 256, 64),
+    (What::Append, 512, 64),
+    (What::Append, 64, 1024),
+    (What::Append, 512, 1024),
+    (What::Append, 16, 16_384),
+    (What::Read, 1, 4096),
+    (What::Read, 16, 4096),
+    (What::Read, 64, 4096),
+    (What::Read, 256, 4096),
+    (What::Read, 512, 4096),
+    (What::Read, 512, 64),
+];
+/// The load of the first seconds. From then on, the journals write into files that they have already.
+const FIRST: (What, u32, usize) = (What::Append, 64, 4096);
+const FIRST_FOR: Duration = Duration::from_secs(3);
+/// Entries that are read.
+const ENTRIES: u64 = 256;
+const WARM_UP: Duration = Duration::from_millis(400);
+const MEASURED: Duration = Duration::from_millis(1000);
+/// A node that took less of a processor than this part of the time had little to do with the load.
+const TAKES_PART: f64 = 0.05;
+
+/// Whose nodes are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A unit, a sequencer and a client.
+    Corfu,
+    /// A server that orders, too, and a client.
+    Native,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: &[Kind] = &[Kind::Corfu, Kind::Native];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Corfu => "CORFU",
+            Kind::Native => "native",
+        }
+    }
+
+    async fn open(self, nodes: &Nodes, name: &str) -> Result<Arc<dyn Loglet>, Error> {
+        match self {
+            Kind::Corfu => open_units(nodes, name, 1, SEQUENCER).await,
+            Kind::Native => open_stripes(nodes, name, 1, 1).await,
+        }
+    }
+
+    fn sequencer(self) -> Option<u32> {
+        (self == Kind::Corfu).then_some(SEQUENCER)
+    }
+}
+
+/// The node with CORFU's sequencer. The first one stores.
+const SEQUENCER: u32 = 2;
+
+/// Returns the parameters that are given, as a line of an earlier run has them; measures them on this machine if none are given, with these
+/// kinds of logs.
+pub async fn parameters(given: Option<&str>, folder: &Path, kinds: &[Kind]) -> Result<Parameters, Error> {
+    match given {
+        Some(given) => Ok(measure::given(given)?),
+        None => {
+            let (costs, waits) = costs(folder, kinds).await?;
+            Ok(measure::with_costs(&costs, &waits)?)
+        }
+    }
+}
+
+/// As [`parameters`], for a caller without a runtime.
+pub fn parameters_now(given: Option<&str>, folder: &Path, kinds: &[Kind]) -> Result<Parameters, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(parameters(given, folder, kinds))
+}
+
+/// Appends to the first servers for a while, so that their journals have the files that they need.
+pub async fn settle(nodes: &mut Nodes, loglet: Arc<dyn Loglet>, servers: u32) -> Result<(), Error> {
+    let (what, depth, payload) = FIRST;
+    let run = Run { servers, sequencer: None, warm_up: FIRST_FOR, measured: Duration::ZERO };
+    let load = Load { what, depth: depth * servers, payload, entries: 0 };
+    run.run(nodes, loglet, load).await.map(drop)
+}
+
+/// A load of the calibration, and what it showed.
+struct Shown {
+    kind: Kind,
+    load: Load,
+    run: Run,
+    showed: Showed,
+}
+
+impl Shown {
+    /// Returns what each node took and did, the first one first. Only the client, which is the last one, waits for others.
+    fn observed(&self) -> impl Iterator<Item = Observed> {
+        let client = self.showed.nodes.len();
+        let under_way = move |at| if at + 1 == client { self.load.depth } else { 0 };
+        let nodes = self.showed.nodes.iter().enumerate();
+        nodes.map(move |(at, usage)| Observed { usage: *usage, under_way: under_way(at) })
+    }
+
+    /// Prints how well the costs explain what the nodes took.
+    fn tell(&self, costs: &Costs) -> Result<(), Error> {
+        let part = |node: Observed| {
+            (costs.explain_ns(&node) / node.usage.processor_ns.max(1) as f64 * 1e3).round() / 1e3
+        };
+        let explained: Vec<f64> = self.observed().map(part).collect();
+        let settings = json!({
+            "kind": "calibration", "depth_per_client": self.load.depth, "payload_bytes": self.load.payload,
+        });
+        let mut line = self.showed.latencies.line(self.kind.name(), "calibration", 1, &settings);
+        line["of"] = json!(self.load.what.name());
+        line["usage"] = self.showed.usage(&self.run);
+        line["explained"] = json!(explained);
+        print(&line)
+    }
+}
+
+/// Measures the costs, and how long the disk takes.
+async fn costs(folder: &Path, kinds: &[Kind]) -> Result<(Costs, Waits), Error> {
+    let mut nodes = Nodes::start(2, 0, folder).await?;
+    let mut shown = Vec::new();
+    for kind in kinds.iter().copied() {
+        let first = kind.open(&nodes, &format!("calibration/{}/first", kind.name())).await?;
+        settle(&mut nodes, first, 1).await?;
+        for (what, depth, payload) in LOADS {
+            let name = format!("calibration/{}/{}/{depth}/{payload}", kind.name(), what.name());
+            let loglet = kind.open(&nodes, &name).await?;
+            let run = Run { servers: 1, sequencer: kind.sequencer(), warm_up: WARM_UP, measured: MEASURED };
+            let load = Load { what, depth, payload, entries: ENTRIES };
+            let showed = run.run(&mut nodes, loglet, load).await?;
+            shown.push(Shown { kind, load, run, showed });
+        }
+    }
+    nodes.stop().await;
+    let least = MEASURED.mul_f64(TAKES_PART).as_nanos() as u64;
+    let taking_part: Vec<Observed> =
+        shown.iter().flat_map(Shown::observed).filter(|node| node.usage.processor_ns >= least).collect();
+    let costs = Costs::fit(&taking_part);
+    let appends = shown.iter().filter(|shown| shown.load.what == What::Append);
+    let servers: Vec<Usage> = appends.filter_map(|shown| shown.showed.nodes.first().copied()).collect();
+    for shown in &shown {
+        shown.tell(&costs)?;
+    }
+    Ok((costs, Waits::fit(&servers)))
+}
