@@ -4,7 +4,8 @@
 Each kind has a log of its own on the same fresh cluster. The kinds take turns: a lone appender, then 64 appends in flight, each of 1 KiB.
 Then, on three nodes and on nine, a node that orders or holds the log is killed while 16 appends are in flight; `atoll dev` starts it again.
 A failure costs the longest time without an acknowledgement from the kill on. All processes share this machine, so more nodes show what a
-kind costs, and not how it scales.
+kind costs, and not how it scales. So `atoll-experiments kinds` then models the same kinds on machines of their own, without doors and
+virtual logs, with parameters that it measures on this machine.
 
 Prints one JSON line per run, then one per kind and number of nodes with the medians.
 """
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent / "drills"), str(HERE.parent / "peers")]
 
+from apps import find_program
 from cluster import Cluster, find_binary, poll
 from load import Load
 from rig import cpu_s
@@ -39,6 +42,7 @@ DEPTHS = (1, 64)
 PAYLOAD_BYTES = 1024
 KILL_DEPTH = 16
 BACK_WITHIN_S = 60
+MODELLED_WITHIN_S = 1800
 
 
 def tell(line):
@@ -146,6 +150,13 @@ def summary(rows, kind, count):
     return line
 
 
+def modelled(args):
+    """The lines of all kinds on machines of their own."""
+    command = [str(find_program()), "kinds", "--folder", args.folder]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=MODELLED_WITHIN_S, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", help="the program of the nodes [default: ATOLL_BIN, or as cargo builds it]")
@@ -157,6 +168,7 @@ def main():
     parser.add_argument("--after", type=float, default=2.5, help="seconds of load after a kill [default: 2.5]")
     parser.add_argument("--nodes", type=int, nargs="+", choices=NODES, default=NODES, help="of the clusters [default: 1 3 9]")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of Loglets [default: all]")
+    parser.add_argument("--without-model", action="store_true", help="real nodes only")
     args = parser.parse_args()
     rows = []
     for count in args.nodes:
@@ -166,6 +178,8 @@ def main():
     for count in args.nodes:
         for kind in args.kinds:
             tell(summary(rows, kind, count))
+    for line in () if args.without_model else modelled(args):
+        tell(line)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 //! | `striping.rs` | Delos, Figure 10 middle and right: how a StripedLoglet scales |
 //! | `scalog/` | Scalog against its paper |
 //! | `load.rs` | clients of one Loglet, on modelled nodes and on real ones |
+//! | `kinds.rs` | each kind of Loglet on 1, 3 and 9 modelled servers |
 //! | `corfu/` | CORFU, Figures 6 to 8: real nodes in processes of their own, and the model |
 //! | `apps/` | CORFU's applications, over the logs of a real cluster |
 //! | `usage.rs` | what real nodes took of the processors, and what they did |
@@ -23,6 +24,7 @@ mod calibration;
 mod cluster;
 mod corfu;
 mod costs;
+mod kinds;
 mod latency;
 mod load;
 mod measure;
@@ -49,6 +51,8 @@ enum Experiment {
     Virtualization(virtualization::Args),
     /// StripedLoglet with 1 to 30 stripes on modelled machines (Delos, Figure 10 middle and right)
     Striping(striping::Args),
+    /// Each kind of Loglet on 1, 3 and 9 modelled servers
+    Kinds(kinds::Args),
     /// Scalog against its paper: load on a cluster, the ordering layer with many emulated shards, modelled machines
     Scalog(scalog::Args),
     /// CORFU's units, sequencer and reconfigurations, real and modelled (CORFU, Figures 6 to 8)
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
     let held = match Experiment::parse() {
         Experiment::Virtualization(args) => virtualization::run(&args),
         Experiment::Striping(args) => striping::run(&args),
+        Experiment::Kinds(args) => kinds::run(&args),
         Experiment::Scalog(args) => scalog::run(&args),
         Experiment::Corfu(args) => corfu::run(&args),
         Experiment::Apps(args) => apps::run(&args),

@@ -16,7 +16,7 @@ mod load;
 mod machines;
 mod modelled;
 mod ordering;
-mod parts;
+pub mod parts;
 mod threads;
 mod tree;
 
