@@ -42,8 +42,8 @@ const LOADS: [(What, u32, usize); 18] = [
     (What::Read, 512, 64),
 ];
 /// The load of the first seconds. From then on, the journals write into files that they have already.
-const FIRST: (What, u32, usize) = (What::Append, 64, 4096);
-const FIRST_FOR: Duration = Duration::from_secs(3);
+const FIRST: (What, u32, usize) = (What::Append, 256, 4096);
+const FIRST_FOR: Duration = Duration::from_secs(4);
 /// Entries that are read.
 const ENTRIES: u64 = 256;
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -73,7 +73,7 @@ impl Kind {
 
     async fn open(self, nodes: &Nodes, name: &str) -> Result<Arc<dyn Loglet>, Error> {
         match self {
-            Kind::Corfu => open_units(nodes, name, 1, SEQUENCER).await,
+            Kind::Corfu => open_units(nodes, name, [1], SEQUENCER).await,
             Kind::Native => open_stripes(nodes, name, 1, 1).await,
         }
     }
@@ -83,6 +83,8 @@ impl Kind {
     }
 }
 
+/// The system's own threads take at most one part in so many of what the nodes do.
+const MOST_OF_SYSTEM: u64 = 4;
 /// The node with CORFU's sequencer. The first one stores.
 const SEQUENCER: u32 = 2;
 
@@ -104,11 +106,11 @@ pub fn parameters_now(given: Option<&str>, folder: &Path, kinds: &[Kind]) -> Res
     runtime.block_on(parameters(given, folder, kinds))
 }
 
-/// Appends to the first servers for a while, so that their journals have the files that they need.
-pub async fn settle(nodes: &mut Nodes, loglet: Arc<dyn Loglet>, servers: u32) -> Result<(), Error> {
+/// Appends to a log for a while, so that the journals of its servers have the files that they need.
+pub async fn settle(nodes: &mut Nodes, loglet: Arc<dyn Loglet>) -> Result<(), Error> {
     let (what, depth, payload) = FIRST;
-    let run = Run { servers, sequencer: None, warm_up: FIRST_FOR, measured: Duration::ZERO };
-    let load = Load { what, depth: depth * servers, payload, entries: 0 };
+    let run = Run { servers: 0, sequencer: None, warm_up: FIRST_FOR, measured: Duration::ZERO };
+    let load = Load { what, depth, payload, entries: 0 };
     run.run(nodes, loglet, load).await.map(drop)
 }
 
@@ -123,10 +125,22 @@ struct Shown {
 impl Shown {
     /// Returns what each node took and did, the first one first. Only the client, which is the last one, waits for others.
     fn observed(&self) -> impl Iterator<Item = Observed> {
-        let client = self.showed.nodes.len();
-        let under_way = move |at| if at + 1 == client { self.load.depth } else { 0 };
+        let (client, for_disk) = (self.showed.nodes.len(), self.for_disk_ns());
         let nodes = self.showed.nodes.iter().enumerate();
-        nodes.map(move |(at, usage)| Observed { usage: *usage, under_way: under_way(at) })
+        nodes.map(move |(at, usage)| {
+            let under_way = if at + 1 == client { self.load.depth } else { 0 };
+            let processor_ns = usage.processor_ns + if at == 0 { for_disk } else { 0 };
+            Observed { usage: Usage { processor_ns, ..*usage }, under_way }
+        })
+    }
+
+    /// Returns what the system's own threads took of the processors to write what the server, the first node, has appended. That is all that
+    /// was beside the nodes, unless it is so much that other programs must have run.
+    fn for_disk_ns(&self) -> u64 {
+        let (others, nodes) = (self.showed.others_ns(), &self.showed.nodes);
+        let known: u64 = nodes.iter().map(|node| node.processor_ns).sum();
+        let is_systems = self.load.what == What::Append && others <= known / MOST_OF_SYSTEM;
+        if is_systems { others } else { 0 }
     }
 
     /// Prints how well the costs explain what the nodes took.
@@ -152,7 +166,7 @@ async fn costs(folder: &Path, kinds: &[Kind]) -> Result<(Costs, Waits), Error> {
     let mut shown = Vec::new();
     for kind in kinds.iter().copied() {
         let first = kind.open(&nodes, &format!("calibration/{}/first", kind.name())).await?;
-        settle(&mut nodes, first, 1).await?;
+        settle(&mut nodes, first).await?;
         for (what, depth, payload) in LOADS {
             let name = format!("calibration/{}/{}/{depth}/{payload}", kind.name(), what.name());
             let loglet = kind.open(&nodes, &name).await?;

@@ -133,8 +133,10 @@ pub async fn append(
 pub async fn keep_trimming(env: Env, loglet: Arc<dyn Loglet>, tally: Arc<Mutex<Tally>>) {
     while !locked(&tally).is_over() {
         env.sleep(TRIM_EVERY).await;
-        // The next one trims what this one did not.
-        let _ = loglet.prefix_trim(loglet.known_tail()).await;
+        // Who only appends may not know how far the log goes. The next round trims what this one did not.
+        if let Ok(tail) = loglet.check_tail().await {
+            let _ = loglet.prefix_trim(tail.at).await;
+        }
     }
 }
 

@@ -81,6 +81,12 @@ impl Showed {
         self.latencies.count() as f64 / self.latencies.busy.as_secs_f64().max(1e-9)
     }
 
+    /// Returns how long the processors worked for nobody's process of this run: for the system, or for other programs.
+    pub fn others_ns(&self) -> u64 {
+        let known: u64 = self.nodes.iter().map(|node| node.processor_ns).sum();
+        self.machine.busy_ns.saturating_sub(known)
+    }
+
     /// Returns what each kind of node did for an operation, and what the machine did beside them, as JSON.
     pub fn usage(&self, run: &Run) -> Value {
         let operations = self.latencies.count();
@@ -92,13 +98,14 @@ impl Showed {
         let client = self.nodes.len() as u32;
         let each = |nanos: u64| (nanos as f64 / operations.max(1) as f64).round();
         let known: u64 = self.nodes.iter().map(|node| node.processor_ns).sum();
+        let others = self.others_ns();
         json!({
             "client": of(&|node| node == client),
             "sequencer": of(&|node| Some(node) == run.sequencer),
             "servers": of(&|node| node <= run.servers),
             "others": of(&|node| node > run.servers && node < client && Some(node) != run.sequencer),
             "processors": {
-                "nodes_ns": each(known), "others_ns": each(self.machine.busy_ns.saturating_sub(known)),
+                "nodes_ns": each(known), "others_ns": each(others),
                 "idle_ns": each(self.machine.idle_ns), "stolen_ns": each(self.machine.stolen_ns),
             },
         })

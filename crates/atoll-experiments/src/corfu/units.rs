@@ -52,10 +52,10 @@ fn point(what: What, units: u32, one_machine: Option<usize>) -> Point {
 pub async fn open_units(
     nodes: &Nodes,
     name: &str,
-    units: u32,
+    units: impl IntoIterator<Item = u32>,
     sequencer: u32,
 ) -> Result<Arc<dyn Loglet>, Error> {
-    let chains: Vec<Vec<u32>> = (1..=units).map(|unit| vec![unit]).collect();
+    let chains: Vec<Vec<u32>> = units.into_iter().map(|unit| vec![unit]).collect();
     let config = nodes.projection(sequencer, &chains).await?.to_bytes();
     provider(nodes.env()).open(id_of(name), &config).map_err(failed)
 }
@@ -69,7 +69,7 @@ async fn measure(
     round: usize,
 ) -> Result<(f64, bool), Error> {
     let name = format!("units/{}/{}/{round}", point.what.name(), point.chains);
-    let loglet = open_units(nodes, &name, point.chains, sequencer).await?;
+    let loglet = open_units(nodes, &name, 1..=point.chains, sequencer).await?;
     let run = Run {
         servers: point.chains,
         sequencer: Some(sequencer),
@@ -122,8 +122,10 @@ pub async fn run(args: &Args) -> Result<bool, Error> {
     {
         // The nodes that have nothing to do in a point are idle.
         let mut nodes = Nodes::start(most + 1, 0, &args.shape.folder).await?;
-        let first = open_units(&nodes, "units/first", most, most + 1).await?;
-        settle(&mut nodes, first, most).await?;
+        for unit in 1..=most {
+            let first = open_units(&nodes, &format!("units/first/{unit}"), [unit], most + 1).await?;
+            settle(&mut nodes, first).await?;
+        }
         for round in 1..=args.rounds {
             for (point, rates) in &mut points {
                 let (rate, held) = measure(args, &mut nodes, most + 1, point, round).await?;

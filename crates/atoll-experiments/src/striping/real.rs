@@ -41,9 +41,11 @@ pub async fn run(args: &Args, parameters: &Parameters) -> Result<bool, Error> {
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); counts.len()];
     let mut fine = true;
     let mut nodes = Nodes::start(servers, 0, &args.folder).await?;
-    let first =
-        open_stripes(&nodes, "stripes/first", servers / SERVERS_PER_STRIPE, SERVERS_PER_STRIPE).await?;
-    settle(&mut nodes, first, servers).await?;
+    for stripes in &counts {
+        let name = format!("stripes/first/{stripes}");
+        let first = open_stripes(&nodes, &name, *stripes, SERVERS_PER_STRIPE).await?;
+        settle(&mut nodes, first).await?;
+    }
     for round in 1..=args.rounds {
         for (stripes, rates) in counts.iter().copied().zip(&mut rates) {
             let loglet =
