@@ -49,7 +49,7 @@ const ENDS_WITHIN_FAR: Duration = Duration::from_secs(3);
 const FAR: Slow = Slow { by_ns: 8_000_000, jitter_ns: 1_000_000, resent_permille: 0 };
 
 fn run(seed: u64, out: TraceOut) -> Outcome {
-    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6372_6f77_64);
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x0063_726f_7764);
     let hosts = [3, 4, 5][rng.below(3) as usize];
     let weather = Weather {
         latency_ns: [50_000, 300_000, 2_000_000][rng.below(3) as usize],
