@@ -39,7 +39,7 @@ def figure_10(name):
     figure.suptitle(
         f"{settings['payload_bytes']} B. The parameters of the model were measured on this machine: a sync"
         f" {settings['parameters']['sync_ns'] / 1e3:,.0f} µs, a step {settings['parameters']['step_ns'] / 1e3:.1f} µs; {loads(runs)}."
-        f"\nThe model of one machine gives so many times what is real: {ratios}",
+        + (f"\nThe model of one machine gives so many times what is real: {ratios}" if ratios else ""),
         fontsize=8,
     )
     save(figure, name)

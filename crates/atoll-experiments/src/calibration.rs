@@ -134,8 +134,8 @@ impl Shown {
         })
     }
 
-    /// Returns what the system's own threads took of the processors to write what the server, the first node, has appended. That is all that
-    /// was beside the nodes, unless it is so much that other programs must have run.
+    /// Returns what the system's own threads took of the processors to write what the server, the first node, has appended. That is all
+    /// that was beside the nodes, unless it is so much that other programs must have run.
     fn for_disk_ns(&self) -> u64 {
         let (others, nodes) = (self.showed.others_ns(), &self.showed.nodes);
         let known: u64 = nodes.iter().map(|node| node.processor_ns).sum();
