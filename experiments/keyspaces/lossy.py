@@ -21,8 +21,8 @@ import networks  # noqa: E402 (found in the folder that is named above)
 # Parts of the packets that are lost are counted in thousandths.
 OF = 1000
 MTU = 1500
-# Segments that TCP sent again, the timeouts after which it did, and the probes that spared it one.
-COUNTED = {"Tcp": ("OutSegs", "RetransSegs"), "TcpExt": ("TCPTimeouts", "TCPLossProbes")}
+# Segments that TCP sent again, those of them that it saw lost again, the timeouts after which it did, and the probes that spared it one.
+COUNTED = {"Tcp": ("OutSegs", "RetransSegs"), "TcpExt": ("TCPLostRetransmit", "TCPTimeouts", "TCPLossProbes")}
 OURS = re.compile(r"atoll-(\d+)-lossy")
 
 
@@ -91,4 +91,4 @@ class Network:
         now = told()
         seen = {name: now[group][name] - self.before[group][name] for group, names in COUNTED.items() for name in names}
         return {"packets": parts[0], "packets_lost": parts[1], "segments": seen["OutSegs"], "sent_again": seen["RetransSegs"],
-                "timeouts": seen["TCPTimeouts"], "loss_probes": seen["TCPLossProbes"]}
+                "lost_again": seen["TCPLostRetransmit"], "timeouts": seen["TCPTimeouts"], "loss_probes": seen["TCPLossProbes"]}
