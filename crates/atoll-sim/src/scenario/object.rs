@@ -8,7 +8,7 @@ use atoll_contract::LogletSpec;
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
 use crate::scenario::node::NodeHandles;
-use crate::scenario::phases::{Faults, SAFETY, Stage, play, stage};
+use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::striped::nodes;
 use crate::scenario::{Outcome, Scenario, TraceOut};
 use crate::workload::{again, log as load, striped};
@@ -82,13 +82,8 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
     people(&stage, &mut rng);
-    let faults = Faults {
-        menu: Menu::USUAL.some(&mut rng),
-        every: Duration::from_millis(500 + rng.below(1_500)),
-        during: SAFETY,
-        may_lose: Box::new(|_| false),
-        nervous: 0,
-    };
+    let menu = Menu::USUAL.some(&mut rng);
+    let faults = Faults::usual(menu, Duration::from_millis(500 + rng.below(1_500)));
     let demand = {
         let stage = stage.clone();
         async move {
