@@ -5,7 +5,7 @@ use crate::usage::Usage;
 
 /// What costs something, one number for each.
 const CAUSES: usize = 10;
-/// The fit goes once over all costs so many times. It changes nothing more long before.
+/// How many times the fit goes over all costs. It has settled long before that.
 const PASSES: usize = 20_000;
 
 /// Processor time of each thing that nodes do, in nanoseconds.

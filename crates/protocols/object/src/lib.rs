@@ -62,7 +62,7 @@
 //! | an index that is lost to another node | 1 | 2 |
 //! | checkTail | 0 | 3 (index, mark, trims); 2 more for each new object |
 //! | a wait for the tail on a node | 0 | 1 every 20 to 500 ms, 2 to 50 per second |
-//! | reading an object that is not in memory | 0 | 2; a reader of many entries fetches up to 16 objects of a block at once, with one mark |
+//! | reading an object that is not in memory | 0 | 2. A reader of many entries fetches several objects of a block at once, with one mark: 16 at most, and no more than fit into half of `cache_bytes` |
 //! | seal | 1 | 4 |
 //! | prefixTrim | 1 | 4; for each block that is deleted, 1 put, 2 reads and the deletions |
 //!
