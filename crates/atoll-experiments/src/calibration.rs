@@ -1,9 +1,11 @@
 //! The parameters of the model, measured on this machine. What nodes cost of processor time, and how long they wait for their disks, is
-//! found from real nodes: a server, a sequencer and a client, each in a process of its own, under loads of several shapes. There is one
-//! server, and none of the loads is compared with the model. How long messages take beside that is measured apart (`measure.rs`).
+//! found from real nodes: servers, a sequencer and a client, each in a process of its own, under loads of several shapes. There is one
+//! server, or several hold copies of all entries; none of these logs is compared with the model. How long messages take beside that is
+//! measured apart (`measure.rs`).
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use atoll_contract::Loglet;
@@ -11,7 +13,7 @@ use serde_json::json;
 
 use crate::corfu::clients::{Load, What};
 use crate::corfu::nodes::Nodes;
-use crate::corfu::units::open_units;
+use crate::corfu::units::open_chains;
 use crate::corfu::{Error, print};
 use crate::costs::{Costs, Observed, Waits};
 use crate::measure;
@@ -20,26 +22,39 @@ use crate::real::{Run, Showed};
 use crate::striping::open_stripes;
 use crate::usage::Usage;
 
-/// What clients do, how many operations are under way, and bytes of an entry: lone ones and many, short and long ones.
-const LOADS: [(What, u32, usize); 18] = [
-    (What::Append, 1, 4096),
-    (What::Append, 16, 4096),
-    (What::Append, 64, 4096),
-    (What::Append, 256, 4096),
-    (What::Append, 512, 4096),
-    (What::Append, 16, 64),
-    (What::Append, 64, 64),
-    (What::Append, 256, 64),
-    (What::Append, 512, 64),
-    (What::Append, 64, 1024),
-    (What::Append, 512, 1024),
-    (What::Append, 16, 16_384),
-    (What::Read, 1, 4096),
-    (What::Read, 16, 4096),
-    (What::Read, 64, 4096),
-    (What::Read, 256, 4096),
-    (What::Read, 512, 4096),
-    (What::Read, 512, 64),
+/// What clients do, how many operations are under way, bytes of an entry, and how many servers hold a copy of it: lone ones and many, short
+/// and long ones. With one server alone, what turns cost could not be told from what connections cost.
+const LOADS: [(What, u32, usize, u32); 30] = [
+    (What::Append, 1, 4096, 1),
+    (What::Append, 16, 4096, 1),
+    (What::Append, 64, 4096, 1),
+    (What::Append, 256, 4096, 1),
+    (What::Append, 512, 4096, 1),
+    (What::Append, 16, 64, 1),
+    (What::Append, 64, 64, 1),
+    (What::Append, 256, 64, 1),
+    (What::Append, 512, 64, 1),
+    (What::Append, 64, 1024, 1),
+    (What::Append, 512, 1024, 1),
+    (What::Append, 16, 16_384, 1),
+    (What::Read, 1, 4096, 1),
+    (What::Read, 16, 4096, 1),
+    (What::Read, 64, 4096, 1),
+    (What::Read, 256, 4096, 1),
+    (What::Read, 512, 4096, 1),
+    (What::Read, 512, 64, 1),
+    (What::Append, 64, 4096, 2),
+    (What::Append, 256, 4096, 2),
+    (What::Append, 256, 64, 2),
+    (What::Append, 16, 4096, 4),
+    (What::Append, 64, 4096, 4),
+    (What::Append, 256, 4096, 4),
+    (What::Append, 256, 64, 4),
+    (What::Append, 512, 4096, 4),
+    (What::Read, 64, 4096, 2),
+    (What::Read, 256, 4096, 2),
+    (What::Read, 256, 4096, 4),
+    (What::Read, 512, 4096, 4),
 ];
 /// The load of the first seconds. From then on, the journals write into files that they have already.
 const FIRST: (What, u32, usize) = (What::Append, 256, 4096);
@@ -54,9 +69,9 @@ const TAKES_PART: f64 = 0.05;
 /// Whose nodes are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A unit, a sequencer and a client.
+    /// Units, a sequencer and a client.
     Corfu,
-    /// A server that orders, too, and a client.
+    /// Servers, of which the first one orders, too, and a client.
     Native,
 }
 
@@ -71,10 +86,10 @@ impl Kind {
         }
     }
 
-    async fn open(self, nodes: &Nodes, name: &str) -> Result<Arc<dyn Loglet>, Error> {
+    async fn open(self, nodes: &Nodes, name: &str, servers: u32) -> Result<Arc<dyn Loglet>, Error> {
         match self {
-            Kind::Corfu => open_units(nodes, name, [1], SEQUENCER).await,
-            Kind::Native => open_stripes(nodes, name, 1, 1).await,
+            Kind::Corfu => open_chains(nodes, name, &[(1..=servers).collect()], SEQUENCER).await,
+            Kind::Native => open_stripes(nodes, name, 1, servers).await,
         }
     }
 
@@ -85,8 +100,10 @@ impl Kind {
 
 /// The system's own threads take at most one part in so many of what the nodes do.
 const MOST_OF_SYSTEM: u64 = 4;
-/// The node with CORFU's sequencer. The first one stores.
-const SEQUENCER: u32 = 2;
+/// The most servers. They are the first nodes.
+const SERVERS: u32 = 4;
+/// The node with CORFU's sequencer.
+const SEQUENCER: u32 = SERVERS + 1;
 
 /// Returns the parameters that are given, as a line of an earlier run has them; measures them on this machine if none are given, with these
 /// kinds of logs.
@@ -125,17 +142,22 @@ struct Shown {
 impl Shown {
     /// Returns what each node took and did, the first one first. Only the client, which is the last one, waits for others.
     fn observed(&self) -> impl Iterator<Item = Observed> {
-        let (client, for_disk) = (self.showed.nodes.len(), self.for_disk_ns());
+        // The servers, and, if it stores nothing, the node that orders; and the client.
+        let taking_part = self.run.servers as usize + usize::from(self.run.sequencer.is_some()) + 1;
+        let processors = available_parallelism().map_or(1, |count| count.get());
+        let neighbours = u32::try_from(taking_part.saturating_sub(processors)).unwrap_or(u32::MAX);
+        let (client, servers) = (self.showed.nodes.len(), self.run.servers as usize);
+        let for_disk = self.for_disk_ns() / u64::from(self.run.servers.max(1));
         let nodes = self.showed.nodes.iter().enumerate();
         nodes.map(move |(at, usage)| {
             let under_way = if at + 1 == client { self.load.depth } else { 0 };
-            let processor_ns = usage.processor_ns + if at == 0 { for_disk } else { 0 };
-            Observed { usage: Usage { processor_ns, ..*usage }, under_way }
+            let processor_ns = usage.processor_ns + if at < servers { for_disk } else { 0 };
+            Observed { usage: Usage { processor_ns, ..*usage }, under_way, neighbours }
         })
     }
 
-    /// Returns what the system's own threads took of the processors to write what the server, the first node, has appended. That is all
-    /// that was beside the nodes, unless it is so much that other programs must have run.
+    /// Returns what the system's own threads took of the processors to write what the servers have appended. That is all that was beside the
+    /// nodes, unless it is so much that other programs must have run.
     fn for_disk_ns(&self) -> u64 {
         let (others, nodes) = (self.showed.others_ns(), &self.showed.nodes);
         let known: u64 = nodes.iter().map(|node| node.processor_ns).sum();
@@ -151,6 +173,7 @@ impl Shown {
         let explained: Vec<f64> = self.observed().map(part).collect();
         let settings = json!({
             "kind": "calibration", "depth_per_client": self.load.depth, "payload_bytes": self.load.payload,
+            "copies": self.run.servers,
         });
         let mut line = self.showed.latencies.line(self.kind.name(), "calibration", 1, &settings);
         line["of"] = json!(self.load.what.name());
@@ -162,15 +185,15 @@ impl Shown {
 
 /// Measures the costs, and how long the disk takes.
 async fn costs(folder: &Path, kinds: &[Kind]) -> Result<(Costs, Waits), Error> {
-    let mut nodes = Nodes::start(2, 0, folder).await?;
+    let mut nodes = Nodes::start(SEQUENCER, 0, folder).await?;
     let mut shown = Vec::new();
     for kind in kinds.iter().copied() {
-        let first = kind.open(&nodes, &format!("calibration/{}/first", kind.name())).await?;
+        let first = kind.open(&nodes, &format!("calibration/{}/first", kind.name()), SERVERS).await?;
         settle(&mut nodes, first).await?;
-        for (what, depth, payload) in LOADS {
-            let name = format!("calibration/{}/{}/{depth}/{payload}", kind.name(), what.name());
-            let loglet = kind.open(&nodes, &name).await?;
-            let run = Run { servers: 1, sequencer: kind.sequencer(), warm_up: WARM_UP, measured: MEASURED };
+        for (what, depth, payload, servers) in LOADS {
+            let name = format!("calibration/{}/{}/{depth}/{payload}/{servers}", kind.name(), what.name());
+            let loglet = kind.open(&nodes, &name, servers).await?;
+            let run = Run { servers, sequencer: kind.sequencer(), warm_up: WARM_UP, measured: MEASURED };
             let load = Load { what, depth, payload, entries: ENTRIES };
             let showed = run.run(&mut nodes, loglet, load).await?;
             shown.push(Shown { kind, load, run, showed });
@@ -181,7 +204,8 @@ async fn costs(folder: &Path, kinds: &[Kind]) -> Result<(Costs, Waits), Error> {
     let taking_part: Vec<Observed> =
         shown.iter().flat_map(Shown::observed).filter(|node| node.usage.processor_ns >= least).collect();
     let costs = Costs::fit(&taking_part);
-    let appends = shown.iter().filter(|shown| shown.load.what == What::Append);
+    // Where servers share a disk, they also wait for each other, as the model does anyway.
+    let appends = shown.iter().filter(|shown| shown.load.what == What::Append && shown.run.servers == 1);
     let servers: Vec<Usage> = appends.filter_map(|shown| shown.showed.nodes.first().copied()).collect();
     for shown in &shown {
         shown.tell(&costs)?;

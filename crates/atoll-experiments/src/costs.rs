@@ -4,7 +4,7 @@
 use crate::usage::Usage;
 
 /// What costs something, one number for each.
-const CAUSES: usize = 10;
+const CAUSES: usize = 13;
 /// How many times the fit goes over all costs. It has settled long before that.
 const PASSES: usize = 20_000;
 
@@ -31,22 +31,30 @@ pub struct Costs {
     pub batch_ns: f64,
     /// Of a byte of such a batch.
     pub batch_byte_ns: f64,
+    /// Of a step more, for each node that the machine has more than processors: the more take turns, the less does each find in the caches.
+    pub step_neighbour_ns: f64,
+    /// Of a byte that is read or written more, for each such node.
+    pub byte_neighbour_ns: f64,
+    /// Of a byte of a batch more, for each such node.
+    pub batch_byte_neighbour_ns: f64,
 }
 
-/// What a node took and did, and how many operations it had under way with other nodes.
+/// What a node took and did, and in what company.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed {
     /// What it took and did.
     pub usage: Usage,
-    /// The operations.
+    /// How many operations it had under way with other nodes.
     pub under_way: u32,
+    /// How many nodes more than processors the machine had.
+    pub neighbours: u32,
 }
 
 impl Observed {
     /// Returns how often the node did what costs something.
     fn causes(&self) -> [f64; CAUSES] {
         let Usage { turns, steps, frames_out, sleeps, reads, writes, bytes_in, bytes_out, .. } = self.usage;
-        let under_way = u64::from(self.under_way);
+        let (under_way, neighbours) = (u64::from(self.under_way), u64::from(self.neighbours));
         [
             turns,
             steps + frames_out,
@@ -58,6 +66,9 @@ impl Observed {
             bytes_out * under_way,
             self.usage.batches,
             self.usage.batch_bytes,
+            (steps + frames_out) * neighbours,
+            (bytes_in + bytes_out) * neighbours,
+            self.usage.batch_bytes * neighbours,
         ]
         .map(|count| count as f64)
     }
@@ -67,7 +78,8 @@ impl Costs {
     fn of(values: [f64; CAUSES]) -> Self {
         let [turn_ns, step_ns, wake_ns, read_ns, write_ns, byte_ns, step_crowd_ns, byte_crowd_ns, ..] =
             values;
-        let [.., batch_ns, batch_byte_ns] = values;
+        let [.., batch_ns, batch_byte_ns, step_neighbour_ns, byte_neighbour_ns, batch_byte_neighbour_ns] =
+            values;
         Costs {
             turn_ns,
             step_ns,
@@ -79,6 +91,9 @@ impl Costs {
             byte_crowd_ns,
             batch_ns,
             batch_byte_ns,
+            step_neighbour_ns,
+            byte_neighbour_ns,
+            batch_byte_neighbour_ns,
         }
     }
 
@@ -94,6 +109,9 @@ impl Costs {
             self.byte_crowd_ns,
             self.batch_ns,
             self.batch_byte_ns,
+            self.step_neighbour_ns,
+            self.byte_neighbour_ns,
+            self.batch_byte_neighbour_ns,
         ]
     }
 
@@ -169,9 +187,20 @@ impl Waits {
 mod tests {
     use super::*;
 
-    fn node(numbers: [u64; CAUSES]) -> Observed {
-        let [turns, steps, sleeps, reads, writes, bytes_in, under_way, bytes_out, batches, batch_bytes] =
-            numbers;
+    fn node(numbers: [u64; 11]) -> Observed {
+        let [
+            turns,
+            steps,
+            sleeps,
+            reads,
+            writes,
+            bytes_in,
+            under_way,
+            bytes_out,
+            batches,
+            batch_bytes,
+            neighbours,
+        ] = numbers;
         let usage = Usage {
             turns,
             steps,
@@ -184,16 +213,17 @@ mod tests {
             batch_bytes,
             ..Usage::default()
         };
-        Observed { usage, under_way: under_way as u32 }
+        Observed { usage, under_way: under_way as u32, neighbours: neighbours as u32 }
     }
 
     #[test]
     fn costs_are_found_again() {
-        let real = Costs::of([900.0, 300.0, 0.0, 2_000.0, 5_000.0, 0.2, 0.3, 0.001, 30_000.0, 0.5]);
+        let real =
+            Costs::of([900.0, 300.0, 0.0, 2_000.0, 5_000.0, 0.2, 0.3, 0.001, 30_000.0, 0.5, 40.0, 0.03, 0.2]);
         let mut nodes = Vec::new();
         let mut mixed = 7_u64;
-        for _ in 0..40 {
-            let most = [900, 9_000, 700, 800, 800, 4_000_000, 500, 4_000_000, 90, 2_000_000];
+        for _ in 0..60 {
+            let most = [900, 9_000, 700, 800, 800, 4_000_000, 500, 4_000_000, 90, 2_000_000, 5];
             let numbers = most.map(|most| {
                 mixed = mixed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (mixed >> 40) % most

@@ -21,9 +21,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde_json::{Value, json};
 
 mod parameters;
+mod processors;
 mod traffic;
 
 pub use parameters::Parameters;
+use processors::{Processors, Thread};
 use traffic::Traffic;
 
 /// What a frame has on the wire beside its head and payloads, in bytes.
@@ -128,15 +130,26 @@ impl Ord for Planned {
 
 /// A machine: nodes share its processors and its disk.
 struct Machine {
-    /// Until when each processor is busy.
-    processors: Vec<u64>,
+    processors: Processors,
     /// Until when the disk transfers bytes.
     disk_until: u64,
+    /// How many nodes it has.
+    nodes: u64,
+}
+
+impl Machine {
+    /// Returns how many nodes more than processors it has.
+    fn neighbours(&self) -> u64 {
+        self.nodes.saturating_sub(self.processors.count())
+    }
 }
 
 struct Node {
     core: NodeCore,
     machine: usize,
+    thread: Thread,
+    /// Of its journal.
+    journal: Thread,
     inbox: VecDeque<Input>,
     outputs: Outputs,
     /// When its next turn is planned.
@@ -232,7 +245,7 @@ impl Model {
 
     /// Adds a machine with this many processors. Returns its number.
     pub fn add_machine(&mut self, processors: usize) -> usize {
-        self.machines.push(Machine { processors: vec![0; processors.max(1)], disk_until: 0 });
+        self.machines.push(Machine { processors: Processors::new(processors), disk_until: 0, nodes: 0 });
         self.machines.len() - 1
     }
 
@@ -251,9 +264,12 @@ impl Model {
         core.set_turn_steps(self.limits.steps_per_turn);
         roles(&mut core, storage_of(id));
         core.recover_done(Lsn::NONE);
+        self.machines[machine].nodes += 1;
         self.nodes.push(Node {
             core,
             machine,
+            thread: Thread::default(),
+            journal: Thread::default(),
             inbox: VecDeque::new(),
             outputs: Outputs::default(),
             turn_at: None,
@@ -383,6 +399,9 @@ impl Model {
 
     /// Plans a turn of a node, not before it has completed the last one.
     fn wake(&mut self, i: usize, at: u64) {
+        if self.nodes[i].thread.waits() {
+            return;
+        }
         let at = at.max(self.nodes[i].busy_until);
         if self.nodes[i].turn_at.is_none_or(|planned| planned > at) {
             self.nodes[i].turn_at = Some(at);
@@ -405,16 +424,17 @@ impl Model {
             // It was planned anew.
             return;
         }
-        let processors = &self.machines[self.nodes[i].machine].processors;
-        let free = (0..processors.len()).min_by_key(|p| processors[*p]).unwrap_or(0);
-        if processors[free] > self.now {
-            let at = processors[free];
-            self.nodes[i].turn_at = Some(at);
-            self.plan(at, i, Event::Turn);
-            return;
+        let node = &mut self.nodes[i];
+        match self.machines[node.machine].processors.get(&mut node.thread, self.now) {
+            Ok(processor) => {
+                node.turn_at = None;
+                self.turn(i, processor);
+            }
+            Err(at) => {
+                node.turn_at = Some(at);
+                self.plan(at, i, Event::Turn);
+            }
         }
-        self.nodes[i].turn_at = None;
-        self.turn(i, free);
     }
 
     fn turn(&mut self, i: usize, processor: usize) {
@@ -441,18 +461,21 @@ impl Model {
                 (work.steps + steps, work.bytes + bytes, work.took + elapsed);
         }
         let Parameters { turn_ns, step_ns, wake_ns, read_ns, write_ns, byte_ps, .. } = self.parameters;
-        let Parameters { step_crowd_ps, byte_crowd_fs, .. } = self.parameters;
+        let Parameters { step_crowd_ps, byte_crowd_fs, step_neighbour_ps, byte_neighbour_fs, .. } =
+            self.parameters;
+        let neighbours = self.machines[node.machine].neighbours();
         let took = turn_ns
             + if slept { wake_ns } else { 0 }
             + steps * step_ns
             + incoming.reads() * read_ns
             + outgoing.writes() * write_ns
             + bytes * (byte_ps + node.more_byte_ps) / 1000
-            + node.under_way * (steps * step_crowd_ps / 1000 + outgoing.bytes() * byte_crowd_fs / 1_000_000);
+            + node.under_way * (steps * step_crowd_ps / 1000 + outgoing.bytes() * byte_crowd_fs / 1_000_000)
+            + neighbours * (steps * step_neighbour_ps / 1000 + bytes * byte_neighbour_fs / 1_000_000);
         let end = self.now + took;
         node.busy_until = end;
         node.busy.processor_ns += took;
-        self.machines[node.machine].processors[processor] = end;
+        self.machines[node.machine].processors.run(&mut node.thread, processor, end);
         self.carry_out(i, end, &mut outputs);
         let again = std::mem::take(&mut outputs.more) || !self.nodes[i].inbox.is_empty();
         self.nodes[i].outputs = outputs;
@@ -491,13 +514,11 @@ impl Model {
             bytes += length;
         }
         let transfer = transfer_ns(bytes.next_multiple_of(BLOCK_BYTES), disk_bytes_s);
-        let Machine { processors, disk_until } = &mut self.machines[node.machine];
-        let work = self.parameters.batch_ns + bytes * self.parameters.batch_byte_ps / 1000;
-        let mut written = end;
-        if let Some(free) = processors.iter_mut().min() {
-            written = end.max(*free) + work;
-            *free = written;
-        }
+        let Parameters { batch_ns, batch_byte_ps, batch_byte_neighbour_ps, .. } = self.parameters;
+        let neighbours = self.machines[node.machine].neighbours();
+        let Machine { processors, disk_until, .. } = &mut self.machines[node.machine];
+        let work = batch_ns + bytes * (batch_byte_ps + neighbours * batch_byte_neighbour_ps) / 1000;
+        let written = if work > 0 { processors.run_next(&mut node.journal, end, work) } else { end };
         *disk_until = written.max(*disk_until) + transfer;
         let at = *disk_until + sync_ns;
         node.busy.processor_ns += work;

@@ -56,7 +56,17 @@ pub async fn open_units(
     sequencer: u32,
 ) -> Result<Arc<dyn Loglet>, Error> {
     let chains: Vec<Vec<u32>> = units.into_iter().map(|unit| vec![unit]).collect();
-    let config = nodes.projection(sequencer, &chains).await?.to_bytes();
+    open_chains(nodes, name, &chains, sequencer).await
+}
+
+/// Opens a log on these chains of real units.
+pub async fn open_chains(
+    nodes: &Nodes,
+    name: &str,
+    chains: &[Vec<u32>],
+    sequencer: u32,
+) -> Result<Arc<dyn Loglet>, Error> {
+    let config = nodes.projection(sequencer, chains).await?.to_bytes();
     provider(nodes.env()).open(id_of(name), &config).map_err(failed)
 }
 
