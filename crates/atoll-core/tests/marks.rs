@@ -1,4 +1,5 @@
-//! Tests of coverage marks, which are events in a running program and counts in a test.
+//! Tests of coverage marks, which are events in a running program and counts in a test. A program of its own: a subscriber of one thread
+//! makes `tracing` decide anew, for the whole process, which events anybody wants.
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Debug;

@@ -5,11 +5,11 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `tests/corfu/unit.rs` | a storage unit of CORFU for one position, in the model |
-//! | `tests/corfu/model.rs` | one append against two fillers and a reconfiguration, and what must hold |
-//! | `tests/corfu/main.rs` | explores the model, finds its planted bugs, compares the unit with the real one |
-//! | `tests/scalog/log.rs` | Scalog's ordering log, with the product's own state machine |
-//! | `tests/scalog/server.rs` | a storage server of Scalog, in the model |
-//! | `tests/scalog/model.rs` | one append to a shard that ends, while another orderer takes over |
-//! | `tests/scalog/properties.rs` | what must hold, and what must be reached |
-//! | `tests/scalog/real.rs`, `main.rs` | the real server; explores the model, finds its planted bugs, compares the server with the real one |
+//! | `tests/exhaustive/corfu/unit.rs` | a storage unit of CORFU for one position, in the model |
+//! | `tests/exhaustive/corfu/model.rs` | one append against two fillers and a reconfiguration, and what must hold |
+//! | `tests/exhaustive/corfu/mod.rs` | explores the model, finds its planted bugs, compares the unit with the real one |
+//! | `tests/exhaustive/scalog/log.rs` | Scalog's ordering log, with the product's own state machine |
+//! | `tests/exhaustive/scalog/server.rs` | a storage server of Scalog, in the model |
+//! | `tests/exhaustive/scalog/model.rs` | one append to a shard that ends, while another orderer takes over |
+//! | `tests/exhaustive/scalog/properties.rs` | what must hold, and what must be reached |
+//! | `tests/exhaustive/scalog/real.rs`, `mod.rs` | the real server; explores the model, finds its planted bugs, compares the server with the real one |

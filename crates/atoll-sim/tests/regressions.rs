@@ -1,5 +1,6 @@
 //! Seeds that once failed, each with what it found, and a few seeds of every scenario, so that `cargo test` notices breakage early. Also
-//! compares traces between processes.
+//! compares traces between processes. A program of its own: it replaces the panic hook of its process, so another test that failed here
+//! would not say why.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The applications over CORFU: a cluster of nodes with storage units, some of which die while clients write.
 
-#[path = "../../../protocols/corfu/tests/cluster/mod.rs"]
+#[path = "../../../protocols/corfu/tests/protocol/cluster.rs"]
 mod cluster;
 
 use std::sync::{Arc, Mutex};

@@ -7,6 +7,7 @@ mod common;
 mod database;
 mod failed_start;
 mod handles;
+mod host;
 mod keyspaces;
 mod leaving;
 mod moving;

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | native-N1 | one payload per offset, anywhere, ever | here, when an entry arrives again; by oracles, over all disks |
 //! | native-N2 | seal bits never clear, local tails never fall | by type, `store/loglet_store.rs`; by oracles, over restarts |
-//! | native-N3 | acks below every sealed tail | by oracles (`tests/model.rs`) |
+//! | native-N3 | acks below every sealed tail | by oracles (`tests/protocol/model.rs`) |
 //! | native-N4 | open tails not above sealed ones | by oracles |
 //! | native-N5 | the entries below a sealed tail on a majority | by oracles |
 //! | native-N6 | no Stored by a sealed server | here |

@@ -13,7 +13,7 @@
 //! | the objects: names, bytes, what counts | `names.rs`, `object.rs`, `shelf.rs` |
 //! | what a handle knows | `known.rs` |
 //! | the store, on threads of its own | `store/` |
-//! | invariants | `invariants.rs`; from outside: the conformance suite, `tests/faults.rs` |
+//! | invariants | `invariants.rs`; from outside: the conformance suite, `tests/protocol/faults.rs` |
 //!
 //! # Why it is correct
 //!

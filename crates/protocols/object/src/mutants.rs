@@ -1,5 +1,5 @@
 //! Known bugs of this protocol that tests can inject, each with the scenarios of the simulator in which an oracle must find it, and the
-//! coverage marks that a long run must reach. The crate's own tests (`tests/faults.rs`) must find each of the bugs, too.
+//! coverage marks that a long run must reach. The crate's own tests (`tests/protocol/faults.rs`) must find each of the bugs, too.
 
 use atoll_core::testing::{Listed, listed};
 

@@ -1,5 +1,5 @@
 //! Known bugs of this protocol that tests can inject. The simulator has no ensemble, so the tests of this crate must catch them
-//! (`tests/known_bugs.rs`).
+//! (`tests/protocol/known_bugs.rs`).
 
 atoll_core::mutants! {
     /// An append does not check the znode of the seal.

@@ -1,0 +1,15 @@
+//! The door, by what clients of ZooKeeper see of it.
+
+mod admin;
+mod bounds;
+mod client;
+mod cluster;
+mod cold;
+mod cut_off;
+mod monitor;
+mod order;
+mod refusals;
+mod requests;
+mod served;
+mod silence;
+mod tls;

@@ -1,0 +1,8 @@
+//! Tests of this crate from outside. One test program: each further one would build much of the same code again.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod conformance;
+mod membership;
+mod model;
+mod traces;
