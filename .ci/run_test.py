@@ -29,11 +29,10 @@ case "$*" in
     doc*) name=docs ;;
     deny*) exit 101 ;;
     tree*) [[ ! -e $ROOT/faults/tree ]] || echo 'atoll-core feature "testing"'; exit 0 ;;
-    *--no-run*) name=build_tests ;;
     test*-p\ atoll-threads*) name=threads ;;
     test*--doc*) name=examples ;;
     test*) name=test ;;
-    build*--examples*) name=build_examples ;;
+    build*--tests*--examples*) name=build ;;
     *) name=other ;;
 esac
 if [[ -e $ROOT/faults/$name ]]; then
@@ -166,8 +165,8 @@ class Test(unittest.TestCase):
             self.assertIn(f"--> {called(name, '.py', 'drills/')}\n", output)
 
     def test_each_step_can_fail(self):
-        faults = {"build_tests": "build", "build_examples": "build", "run_test.py": "checks", "drills_test.py": "checks", "tree": "checks", "evidence_test.py": "docs", "evidence.py": "docs", "licences.py": "licences"}
-        for fault in (*faults, "fmt", "clippy", "docs", "test", "sim", "mutants", "threads", "examples"):
+        faults = {"run_test.py": "checks", "drills_test.py": "checks", "tree": "checks", "evidence_test.py": "docs", "evidence.py": "docs", "licences.py": "licences"}
+        for fault in (*faults, "fmt", "clippy", "docs", "build", "test", "sim", "mutants", "threads", "examples"):
             step = faults.get(fault, fault)
             with self.subTest(fault):
                 self.repo.plant(fault)
