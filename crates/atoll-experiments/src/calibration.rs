@@ -93,6 +93,12 @@ impl Kind {
         }
     }
 
+    /// Returns how many servers hold so many copies, or more. A native log has an odd number of servers, and those with three are compared
+    /// with the model.
+    fn servers(self, copies: u32) -> u32 {
+        if self == Kind::Native && copies > 1 { SERVERS } else { copies }
+    }
+
     fn sequencer(self) -> Option<u32> {
         (self == Kind::Corfu).then_some(SEQUENCER)
     }
@@ -101,7 +107,7 @@ impl Kind {
 /// The system's own threads take at most one part in so many of what the nodes do.
 const MOST_OF_SYSTEM: u64 = 4;
 /// The most servers. They are the first nodes.
-const SERVERS: u32 = 4;
+const SERVERS: u32 = 5;
 /// The node with CORFU's sequencer.
 const SEQUENCER: u32 = SERVERS + 1;
 
@@ -190,8 +196,9 @@ async fn costs(folder: &Path, kinds: &[Kind]) -> Result<(Costs, Waits), Error> {
     for kind in kinds.iter().copied() {
         let first = kind.open(&nodes, &format!("calibration/{}/first", kind.name()), SERVERS).await?;
         settle(&mut nodes, first).await?;
-        for (what, depth, payload, servers) in LOADS {
-            let name = format!("calibration/{}/{}/{depth}/{payload}/{servers}", kind.name(), what.name());
+        for (what, depth, payload, copies) in LOADS {
+            let servers = kind.servers(copies);
+            let name = format!("calibration/{}/{}/{depth}/{payload}/{copies}", kind.name(), what.name());
             let loglet = kind.open(&nodes, &name, servers).await?;
             let run = Run { servers, sequencer: kind.sequencer(), warm_up: WARM_UP, measured: MEASURED };
             let load = Load { what, depth, payload, entries: ENTRIES };
