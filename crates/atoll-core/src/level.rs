@@ -57,6 +57,8 @@ pub mod since {
     pub const WITNESS: Level = Level(2);
     /// Chains of logs refer to index pages.
     pub const INDEX_PAGES: Level = Level(2);
+    /// Chains say which single entries operators have excised or replaced, and which one is held for that.
+    pub const SURGERY: Level = Level(2);
     /// Chains can say that their log was deleted.
     pub const DELETED_LOGS: Level = Level(2);
     /// Commands of ZooKeeper's tree end a session step by step, and what a transaction may read and replace is bounded.

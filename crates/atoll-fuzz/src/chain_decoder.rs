@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use atoll_contract::{LogPos, LogletId, Nonce, Offset, Version};
-use atoll_core::{Decode, Encode};
+use atoll_core::{Decode, Encode, NodeId};
 use atoll_log::page::{PageId, PageRef};
+use atoll_log::surgery::{Hold, Patch, Record, hash_of};
 use atoll_log::{Chain, Segment};
 use bytes::Bytes;
 
@@ -16,8 +17,10 @@ pub fn run(input: &[u8]) {
     let Ok(chain) = Chain::parse(bytes.clone()) else { return };
     assert_eq!(decoded.as_ref(), Ok(&chain), "parse and decode differ");
     match chain.to_value() {
-        // In a chain with pages, equal configurations are written only once, however they were read.
-        Ok(value) if !chain.pages().is_empty() => assert_eq!(Chain::parse(value).as_ref(), Ok(&chain)),
+        // In a chain with pages or surgery, equal configurations are written only once, however they were read.
+        Ok(value) if !(chain.pages().is_empty() && chain.surgery().is_empty()) => {
+            assert_eq!(Chain::parse(value).as_ref(), Ok(&chain));
+        }
         value => assert_eq!(value.as_ref(), Ok(&bytes), "written otherwise than it was read"),
     }
     holds_together(&chain);
@@ -28,6 +31,7 @@ pub fn run(input: &[u8]) {
         panic!("a chain that holds together has a successor")
     };
     assert_eq!((next.segments(), next.trim()), (chain.segments(), chain.trim()));
+    assert_eq!(next.surgery(), chain.surgery());
     assert!(next.was_installed(chain.nonce()) && next.was_installed(nonce));
     // A chain may have the maximum length, and its successor may exceed it.
     if let Ok(value) = next.to_value() {
@@ -60,6 +64,8 @@ fn holds_together(chain: &Chain) {
     assert_eq!(chain.locate(LogPos(u64::MAX)), Some(active));
     assert_eq!(chain.sealed().count() + 1, segments.len());
     assert!(chain.start() <= chain.trim(), "trimmed below the first segment");
+    let changed = chain.surgery().patches().iter().map(|p| p.at).chain(chain.surgery().held());
+    changed.for_each(|at| assert!(chain.trim() <= at && at < active.start, "surgery on no sealed entry"));
     for page in chain.pages() {
         assert_eq!((chain.page_of(page.start), chain.locate(page.start)), (Some(page), None));
     }
@@ -68,7 +74,23 @@ fn holds_together(chain: &Chain) {
     }
 }
 
-/// Returns valid chains: a first one, one with an empty segment, a trimmed and truncated one, an ended one, one with an index page.
+fn hold(at: LogPos, id: Nonce, with: Option<&'static str>) -> Hold {
+    let with = with.map(|text| Bytes::from_static(text.as_bytes()));
+    let record = Record {
+        at,
+        time_ms: 1_700_000_000_000,
+        node: NodeId(1),
+        operator: "somebody".to_owned(),
+        reason: "a test".to_owned(),
+        old_hash: 1,
+        old_bytes: 2,
+        new_hash: with.as_deref().map(hash_of),
+    };
+    Hold { patch: Patch { at, id, with }, record }
+}
+
+/// Returns valid chains: a first one, one with an empty segment, a trimmed and truncated one, an ended one, one with an index page, one
+/// with surgery.
 pub fn seeds() -> Vec<Vec<u8>> {
     let config = Bytes::from_static(b"configuration");
     let Ok(first) = Chain::first(Nonce(1), LogletId(10), "one kind", config) else { return Vec::new() };
@@ -108,6 +130,17 @@ pub fn seeds() -> Vec<Vec<u8>> {
         parts.pages.push(page);
     }) {
         seeds.push(paged);
+    }
+    let surgery = [(1, 130, None), (2, 140, Some("other")), (3, 150, None)];
+    if let Ok(operated) = chain.next_with_pages(Nonce(10), |parts| {
+        for (id, at, with) in surgery {
+            parts.surgery.begin(hold(LogPos(at), Nonce(id), with));
+            if id < 3 {
+                parts.surgery.finish(Nonce(id));
+            }
+        }
+    }) {
+        seeds.push(operated);
     }
     seeds.iter().map(|c| c.to_bytes().to_vec()).collect()
 }

@@ -3,7 +3,8 @@
 //!
 //! Byte form, version 1: `1u8 | nonce u128 | trim u64 | audit [u128] | segments [Segment]`, little endian, lists with a u32
 //! length. Version 2, written only for a chain with index pages: `2u8 | nonce u128 | trim u64 | audit [u128] | pages [PageRef]
-//! | segments`, see [`crate::page`]. Decoding rejects an inconsistent chain, so none is ever used.
+//! | segments`, see [`crate::page`]. Version 3, written only for a chain with surgery: like version 2, but the pages may be empty, and
+//! [`crate::surgery`] follows the segments. Decoding rejects an inconsistent chain, so none is ever used.
 
 use bytes::{Bytes, BytesMut};
 
@@ -12,6 +13,7 @@ use atoll_core::{Decode, DecodeError, Encode, Reader};
 
 use crate::mutants;
 use crate::page::{self, PageId, PageRef};
+use crate::surgery::{Surgery, SurgeryFault};
 use atoll_contract::loglet::{LogletId, SealedConfig};
 use atoll_contract::position::{LogPos, Offset};
 use atoll_contract::register::{Nonce, Version};
@@ -20,6 +22,8 @@ use atoll_contract::register::{Nonce, Version};
 const FORMAT: u8 = 1;
 /// Format of a chain with index pages.
 const FORMAT_WITH_PAGES: u8 = 2;
+/// Format of a chain with surgery, with or without index pages.
+const FORMAT_WITH_SURGERY: u8 = 3;
 /// Most segments in the chain itself: older ones move to index pages before this limit is exceeded.
 pub const MAX_SEGMENTS: usize = 1024;
 /// Longest byte form, in bytes: the limit of a register.
@@ -43,7 +47,7 @@ pub enum ChainError {
     #[error("the chain is not readable: {0}")]
     Decode(#[from] DecodeError),
     /// A version of the byte form that this program does not know.
-    #[error("the chain has format {0}; this program reads up to {FORMAT_WITH_PAGES}")]
+    #[error("the chain has format {0}; this program reads up to {FORMAT_WITH_SURGERY}")]
     Format(u8),
     /// No segment, or too many.
     #[error("a chain has 1 to {MAX_SEGMENTS} segments, but this one has {0}; truncate the log")]
@@ -86,6 +90,9 @@ pub enum ChainError {
     /// An index page has a level that is not possible there.
     #[error("an index page has level {0}, which it cannot have")]
     Level(u8),
+    /// A hold, a patch or a record of surgery breaks a rule.
+    #[error("the surgery of the chain is not valid: {0}")]
+    Surgery(#[from] SurgeryFault),
     /// A position cannot be mapped, because it would exceed 2^64.
     #[error("segment {0} ends beyond 2^64")]
     Overflow(usize),
@@ -171,6 +178,7 @@ pub struct Chain {
     /// Pages of older segments, oldest first.
     pages: Vec<PageRef>,
     segments: Vec<Segment>,
+    surgery: Surgery,
 }
 
 /// The parts of a chain that a change may modify.
@@ -182,6 +190,8 @@ pub struct Parts<'a> {
     pub segments: &'a mut Vec<Segment>,
     /// The first readable position.
     pub trim: &'a mut LogPos,
+    /// What operators did to single entries. What lies below the trim position is dropped after the change.
+    pub surgery: &'a mut Surgery,
 }
 
 /// A chain as it was at one version of its register.
@@ -197,8 +207,8 @@ impl Chain {
     /// Returns the first chain of a log: one open segment at position 0.
     pub fn first(nonce: Nonce, loglet: LogletId, kind: &str, config: Bytes) -> Result<Self, ChainError> {
         let segment = Segment::open(LogPos::ZERO, loglet, kind, config);
-        Chain { nonce, trim: LogPos::ZERO, audit: Vec::new(), pages: Vec::new(), segments: vec![segment] }
-            .checked()
+        let (trim, segments, surgery) = (LogPos::ZERO, vec![segment], Surgery::default());
+        Chain { nonce, trim, audit: Vec::new(), pages: Vec::new(), segments, surgery }.checked()
     }
 
     /// Returns the nonce of the install that made this chain.
@@ -219,6 +229,11 @@ impl Chain {
     /// Returns the first position of the chain. Positions below it were trimmed.
     pub fn start(&self) -> LogPos {
         self.pages.first().map_or(self.segments[0].start, |p| p.start)
+    }
+
+    /// Returns what operators did to single entries.
+    pub fn surgery(&self) -> &Surgery {
+        &self.surgery
     }
 
     /// Returns the number of segments, including those in pages.
@@ -286,7 +301,9 @@ impl Chain {
             next.audit.remove(0);
         }
         next.nonce = nonce;
-        change(Parts { pages: &mut next.pages, segments: &mut next.segments, trim: &mut next.trim });
+        let Chain { pages, segments, trim, surgery, .. } = &mut next;
+        change(Parts { pages, segments, trim, surgery });
+        next.surgery.drop_below(next.trim);
         next.checked()
     }
 
@@ -318,7 +335,7 @@ impl Chain {
             return Err(ChainError::TooLong(bytes.len()));
         }
         match bytes.first() {
-            Some(&FORMAT | &FORMAT_WITH_PAGES) | None => {}
+            Some(&FORMAT | &FORMAT_WITH_PAGES | &FORMAT_WITH_SURGERY) | None => {}
             Some(&other) => return Err(ChainError::Format(other)),
         }
         Chain::from_bytes(bytes)?.checked()
@@ -366,6 +383,7 @@ impl Chain {
         if self.trim < self.start() {
             return Err(ChainError::Trim(self.trim));
         }
+        self.surgery.check(self.trim, self.active().start)?;
         Ok(self)
     }
 }
@@ -401,16 +419,23 @@ impl Decode for Segment {
 impl Encode for Chain {
     fn encode(&self, out: &mut BytesMut) {
         // Use the oldest format that can express the chain, so that older programs can still read it.
-        let format = if self.pages.is_empty() { FORMAT } else { FORMAT_WITH_PAGES };
+        let format = match (self.surgery.is_empty(), self.pages.is_empty()) {
+            (true, true) => FORMAT,
+            (true, false) => FORMAT_WITH_PAGES,
+            (false, _) => FORMAT_WITH_SURGERY,
+        };
         format.encode(out);
         self.nonce.0.encode(out);
         self.trim.encode(out);
         self.audit.iter().map(|n| n.0).collect::<Vec<u128>>().encode(out);
-        if self.pages.is_empty() {
+        if format == FORMAT {
             self.segments.encode(out);
-        } else {
-            self.pages.encode(out);
-            page::encode_segments(&self.segments, out);
+            return;
+        }
+        self.pages.encode(out);
+        page::encode_segments(&self.segments, out);
+        if format == FORMAT_WITH_SURGERY {
+            self.surgery.encode(out);
         }
     }
 }
@@ -418,8 +443,8 @@ impl Encode for Chain {
 impl Decode for Chain {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
         let format = u8::decode(from)?;
-        if format != FORMAT && format != FORMAT_WITH_PAGES {
-            let allowed = "format 1 or 2";
+        if !(FORMAT..=FORMAT_WITH_SURGERY).contains(&format) {
+            let allowed = "format 1 to 3";
             return Err(DecodeError::Invalid { what: "chain", value: format.into(), allowed });
         }
         let nonce = Nonce(u128::decode(from)?);
@@ -437,6 +462,10 @@ impl Decode for Chain {
         if format == FORMAT_WITH_PAGES && pages.is_empty() {
             return Err(DecodeError::Invalid { what: "pages of a chain", value: 0, allowed: "one at least" });
         }
-        Ok(Chain { nonce, trim, audit, pages, segments })
+        let surgery = if format == FORMAT_WITH_SURGERY { Surgery::decode(from)? } else { Surgery::default() };
+        if format == FORMAT_WITH_SURGERY && surgery.is_empty() {
+            return Err(DecodeError::Invalid { what: "surgery of a chain", value: 0, allowed: "something" });
+        }
+        Ok(Chain { nonce, trim, audit, pages, segments, surgery })
     }
 }

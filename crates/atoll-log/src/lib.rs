@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `virtual_log/` | the log over a chain, and its reconfiguration |
 //! | `chain.rs`, `page.rs` | which Loglet holds which part of a log; index pages for old segments |
+//! | `surgery.rs` | what operators did to single entries, as the chain keeps it |
 //! | `origin.rs` | the change that made a Loglet, as encoded in its id |
 //! | `adapter.rs` | a virtual log as a Loglet |
 //! | `rounds.rs` | an operation that many callers share; a race of two futures |
@@ -18,11 +19,12 @@ pub mod mutants;
 pub mod origin;
 pub mod page;
 mod rounds;
+pub mod surgery;
 pub mod virtual_log;
 
 pub use adapter::VirtualLoglet;
 pub use chain::{Chain, ChainError, Segment, VersionedChain};
 pub use virtual_log::{
-    Busy, LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, ReconfigError, Room,
-    TrimError, Trouble, TroubleObserver, VirtualLog,
+    Busy, Held, Incision, LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, Patched,
+    ReconfigError, Room, SurgeryError, TrimError, Trouble, TroubleObserver, VirtualLog,
 };

@@ -16,6 +16,8 @@ atoll_core::mutants! {
     VLOG_NO_ROLL_FORWARD = "VlogNoRollForward", caught by ["vlog-movers"];
     /// A chain may name a page before the page is durable.
     VLOG_PAGE_TOO_LATE = "VlogPageTooLate", caught by ["vlog-long"];
+    /// A reader takes the entry that surgery holds.
+    VLOG_PASSES_HOLDS = "VlogPassesHolds", caught by ["surgery"];
     /// A deleted log that is created anew starts at position 0 again.
     VLOG_ANEW_FROM_ZERO = "VlogAnewFromZero", caught by ["vlog-deleted"];
     DB_APPLIES_COPIES = "DbAppliesCopies", caught by ["zookeeper"];
@@ -53,6 +55,18 @@ pub const COVERAGE: &[Listed] = &[
             "vlog.append.sought",
             "vlog.check_tail.sealed",
             "vlog.follow.sealed",
+        ],
+    ),
+    listed(
+        "virtuallog: poison surgery with a learner that has another chain, and with one that has passed the entry",
+        &[
+            "db.surgery.done",
+            "db.surgery.refused",
+            "vlog.read.held",
+            "vlog.read.held_meanwhile",
+            "vlog.read.patched",
+            "vlog.surgery.released",
+            "sim.surgery.taken_over",
         ],
     ),
     listed("virtuallog: a minority of the MetaStore", &["rmw.write.timed_out", "vlog.lane.stalled"]),

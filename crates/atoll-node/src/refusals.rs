@@ -46,6 +46,9 @@ pub(crate) fn log_refusal(error: &LogError) -> Refusal {
         LogError::Ended(_) => (Reason::Refused, "it accepts no more appends; use another log"),
         LogError::Deleted => (Reason::LogDeleted, "`atoll log create` creates an empty log with this name"),
         LogError::Outdated(_) => (Reason::Unavailable, "send it again with a newer tail"),
+        LogError::Held(_) => {
+            (Reason::Busy, "try again; `atoll chain audit` shows the surgery that is under way")
+        }
     };
     Refusal::no(reason, error.to_string(), next)
 }

@@ -3,6 +3,7 @@
 use atoll_core::Level;
 
 use crate::chain::ChainError;
+use crate::surgery::SurgeryFault;
 use atoll_contract::loglet::{LogletId, PlanError, Unavailability};
 use atoll_contract::position::LogPos;
 use atoll_contract::register::RegisterError;
@@ -35,6 +36,9 @@ pub enum LogError {
     /// through another node could no longer be found.
     #[error("the log was trimmed below {0}, above the tail that the sender knew")]
     Outdated(LogPos),
+    /// Surgery on this position is under way: nobody may read it until that has ended.
+    #[error("position {0} is held: surgery on it is under way")]
+    Held(LogPos),
 }
 
 /// Why a read returned no entry.
@@ -176,6 +180,72 @@ pub enum ReconfigError {
     },
 }
 
+/// Why surgery on an entry was not done. Nothing was changed, unless the outcome of a write is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SurgeryError {
+    /// The request breaks a limit.
+    #[error(transparent)]
+    Fault(#[from] SurgeryFault),
+    /// The position does not exist yet.
+    #[error("position {at} is beyond the tail, {tail}")]
+    BeyondTail {
+        /// The position.
+        at: LogPos,
+        /// The tail.
+        tail: LogPos,
+    },
+    /// The position was trimmed.
+    #[error("position {at} was trimmed; the log begins at {trim}")]
+    Trimmed {
+        /// The position.
+        at: LogPos,
+        /// The first readable position.
+        trim: LogPos,
+    },
+    /// There is nothing at the position that a reader would take.
+    #[error("position {0} holds no record")]
+    Nothing(LogPos),
+    /// Another surgery is under way.
+    #[error("another surgery is under way, at position {at}, begun by {operator:?}: {reason}")]
+    UnderWay {
+        /// Its position.
+        at: LogPos,
+        /// Who began it.
+        operator: String,
+        /// Why.
+        reason: String,
+    },
+    /// Another operator has taken the surgery over, or given it up.
+    #[error("the surgery on position {0} was taken over, or given up, by another operator")]
+    Overtaken(LogPos),
+    /// The entry cannot be read.
+    #[error("the entry at position {at} cannot be read: {error}")]
+    Read {
+        /// The position.
+        at: LogPos,
+        /// Why.
+        error: LogReadError,
+    },
+    /// The chain could not be read or changed.
+    #[error(transparent)]
+    Chain(#[from] ReconfigError),
+}
+
+impl From<LogError> for SurgeryError {
+    fn from(error: LogError) -> Self {
+        SurgeryError::Chain(error.into())
+    }
+}
+
+impl From<ChainError> for SurgeryError {
+    fn from(error: ChainError) -> Self {
+        match error {
+            ChainError::Surgery(fault) => SurgeryError::Fault(fault),
+            other => SurgeryError::Chain(other.into()),
+        }
+    }
+}
+
 impl From<RegisterError> for LogError {
     fn from(error: RegisterError) -> Self {
         match error {
@@ -196,6 +266,9 @@ impl From<LogError> for ReconfigError {
             LogError::Open(e) => ReconfigError::Plan(e),
             LogError::BeyondTail(at) | LogError::Ended(at) | LogError::Outdated(at) => {
                 ReconfigError::Ended(at)
+            }
+            LogError::Held(_) => {
+                ReconfigError::Unavailable { step: Step::ReadChain, why: Unavailability::Busy }
             }
         }
     }

@@ -15,6 +15,7 @@
 //! | roll forward of an unfinished reconfiguration | `roll_forward.rs` |
 //! | reconfigTruncate | `truncate.rs` |
 //! | reconfigModify: remap a sealed segment | `modify.rs` |
+//! | surgery: excise or replace one entry | `surgery.rs`, [`crate::surgery`] |
 //! | (not in the paper) old segments in index pages | `page_out.rs`, `pages.rs`, [`crate::page`] |
 //! | bootstrap of the MetaStore | `create.rs` |
 //! | (not in the paper) deletion of a whole log | `delete.rs` |
@@ -29,8 +30,10 @@
 //! - After a "sealed" answer to an append, the lane searches the sealed part for the entry (vlog-V2) before it sends it again; the paper
 //!   leaves duplicates to the layer above, but a plain log must have none.
 //! - A rebuilt segment whose head was trimmed starts at the trim position, because trimmed entries cannot be copied (`modify.rs`).
-//! - Entries of a sealed segment are never changed (virtuallog §7). Such a change would alter what readers have already seen, so the
-//!   readers would have to be fenced, and they belong to the layer above. `reconfigModify` keeps the contents and compares them.
+//! - Surgery (virtuallog §7) does not split the segment and map its middle to a Loglet with one entry. The changed entry is in the chain
+//!   itself, as a patch, and readers take it from there. The fence is the same: a reader passes the position only with the chain that has
+//!   the change, or a later one. The stored entry stays below the patch, so a rebuilt segment still equals its source. This layer
+//!   holds the position; that every learner has stopped before it is known to the layer above, which must ask them (`surgery.rs`).
 //! - A Loglet's id encodes the change that made it, so that servers can delete Loglets that a dead reconfigurer left behind (vlog-V8,
 //!   [`crate::origin`]).
 //! - A segment of kind [`crate::chain::END_KIND`] ends a log permanently. This lets a virtual log serve as a Loglet itself (`adapter.rs`).
@@ -73,20 +76,22 @@ mod roll_forward;
 mod room;
 mod scan;
 mod shards;
+mod surgery;
 mod trim;
 mod truncate;
 mod window;
 
 pub use append::LogRecord;
 pub use atoll_contract::Trouble;
-pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step, TrimError};
+pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step, SurgeryError, TrimError};
 pub use options::{Options, TroubleObserver};
 pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use positions::{ActivePositions, PositionError, PositionOp};
-pub use read::LogRead;
+pub use read::{LogRead, Patched};
 pub use reader::Reader;
 pub use refresh::read_chain;
 pub use shards::{ActiveShards, ShardsError};
+pub use surgery::{Held, Incision};
 pub use window::Room;
 
 use crate::rounds::Rounds;
@@ -464,6 +469,32 @@ impl VirtualLog {
     ) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.modify", async move { me.modify(loglet, Some(start), spec).await })
+    }
+
+    /// Begins surgery on an entry: nobody who has read the new chain, or a later one, reads the position. The caller must then make sure
+    /// that no learner has passed it, and that each has read that chain. Only then may it call [`VirtualLog::finish_surgery`].
+    ///
+    /// # Errors
+    /// Nothing is held, unless the outcome of the write is unknown. Then the same incision, with `take_over`, finds out. `time_ms` is the
+    /// time for the record, in milliseconds since the Unix epoch.
+    pub fn hold(&self, incision: Incision, time_ms: u64) -> Ticket<Result<Held, SurgeryError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.hold", async move { me.hold(incision, time_ms).await })
+    }
+
+    /// Ends a surgery: the entry is changed for every reader. Does nothing if that has happened already.
+    ///
+    /// # Errors
+    /// [`SurgeryError::Overtaken`]: that surgery is not under way any more. The entry is as it was.
+    pub fn finish_surgery(&self, held: &Held) -> Ticket<Result<Arc<VersionedChain>, SurgeryError>> {
+        let (me, at, id) = (self.0.clone(), held.at, held.id);
+        self.0.env.launch("vlog.surgery", async move { me.finish_surgery(at, id).await })
+    }
+
+    /// Gives up a surgery: the entry stays as it was, and readers continue. Does nothing if it is not under way.
+    pub fn release_hold(&self, held: &Held) -> Ticket<Result<(), SurgeryError>> {
+        let (me, id) = (self.0.clone(), held.id);
+        self.0.env.launch("vlog.release", async move { me.release_hold(id).await })
     }
 
     /// Returns the segments with readable positions from `from` on, in order: those of one index page, or all in the chain itself, which

@@ -1,4 +1,4 @@
-//! readNext (virtuallog §3; vlog-V3, vlog-V7, vlog-V12).
+//! readNext (virtuallog §3; vlog-V3, vlog-V7, vlog-V12), and what surgery makes of the stored entries (virtuallog §7).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use atoll_core::testing::{hit, mutant};
 use super::{LogError, LogReadError, Shared};
 use crate::chain::{Segment, VersionedChain};
 use crate::mutants;
-use atoll_contract::entry::Entry;
+use crate::surgery::Surgery;
+use atoll_contract::entry::{Entry, OpId};
 use atoll_contract::loglet::{ReadError, ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
+use atoll_contract::register::Nonce;
 
 /// Number of chain changes that one read follows before it fails as unavailable.
 const ATTEMPTS: u32 = 8;
@@ -24,9 +26,40 @@ pub struct LogRead {
     pub entries: Vec<Entry>,
     /// How many of them came from another node.
     pub remote: u64,
+    /// The entries among them that an operator has changed, in order.
+    pub patched: Vec<Patched>,
+}
+
+/// An entry that an operator has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patched {
+    /// Its position.
+    pub at: LogPos,
+    /// The surgery.
+    pub id: Nonce,
+    /// The name of the stored entry. A reader gets a pad for an excised entry, which does not have it.
+    pub op: OpId,
+    /// Whether the entry was excised.
+    pub excised: bool,
 }
 
 impl LogRead {
+    /// Lets the surgery take effect: cuts the read off at the held position, and applies the patches.
+    fn operate(&mut self, surgery: &Surgery, held: Option<LogPos>) {
+        if let Some(at) = held.filter(|at| *at >= self.first && *at < self.next()) {
+            self.entries.truncate(at.since(self.first) as usize);
+        }
+        for patch in surgery.patches() {
+            if patch.at < self.first || patch.at >= self.next() {
+                continue;
+            }
+            let entry = &mut self.entries[patch.at.since(self.first) as usize];
+            let (at, id, op) = (patch.at, patch.id, entry.op);
+            self.patched.push(Patched { at, id, op, excised: patch.with.is_none() });
+            *entry = patch.applied_to(entry);
+        }
+    }
+
     /// Returns the position after the last entry, where the next read continues.
     pub fn next(&self) -> LogPos {
         self.first.plus(self.entries.len() as u64)
@@ -39,8 +72,54 @@ impl LogRead {
     }
 }
 
+/// Returns the position that nobody may read now.
+fn held(surgery: &Surgery) -> Option<LogPos> {
+    surgery.held().filter(|_| !mutant(mutants::VLOG_PASSES_HOLDS))
+}
+
 impl Shared {
+    /// Reads what readers of the log may see. Stops before a held position. The newest chain that this node has read when the entries
+    /// arrive decides, not the one with which the read began.
     pub(super) async fn read(
+        self: &Arc<Self>,
+        range: Range<LogPos>,
+        max_bytes: usize,
+        from: ReadFrom,
+    ) -> Result<LogRead, LogReadError> {
+        for _ in 0..ATTEMPTS {
+            let mut chain = self.some_chain().await?;
+            if held(chain.chain.surgery()) == Some(range.start) {
+                // Whoever ends the surgery tells nobody.
+                chain = self.refreshed().await?;
+            }
+            let until = held(chain.chain.surgery()).filter(|at| *at >= range.start);
+            if until == Some(range.start) {
+                hit("vlog.read.held");
+                return Err(LogError::Held(range.start).into());
+            }
+            let end = until.map_or(range.end, |at| range.end.min(at));
+            let mut read = self.read_stored(range.start..end, max_bytes, from).await?;
+            let newest = self.some_chain().await?;
+            // A trim drops the patches that it passes, so the stored entry may not be what readers get.
+            if range.start < newest.chain.trim() {
+                return Err(LogReadError::Trimmed(newest.chain.trim()));
+            }
+            let surgery = newest.chain.surgery();
+            read.operate(surgery, held(surgery));
+            if !read.patched.is_empty() {
+                hit("vlog.read.patched");
+            }
+            if !read.entries.is_empty() {
+                return Ok(read);
+            }
+            // The hold came during the read.
+            hit("vlog.read.held_meanwhile");
+        }
+        Err(LogError::Unavailable(Unavailability::NoQuorum).into())
+    }
+
+    /// Reads the entries as their Loglets store them, held or not, without surgery. For searches for names, and for surgery itself.
+    pub(super) async fn read_stored(
         self: &Arc<Self>,
         range: Range<LogPos>,
         max_bytes: usize,
@@ -70,7 +149,12 @@ impl Shared {
                         !got.entries.is_empty() && got.entries.len() as u64 <= end.since(range.start),
                         "a read gives one entry at least, and none from beyond its range"
                     );
-                    return Ok(LogRead { first: range.start, entries: got.entries, remote: got.remote });
+                    return Ok(LogRead {
+                        first: range.start,
+                        entries: got.entries,
+                        remote: got.remote,
+                        patched: Vec::new(),
+                    });
                 }
                 Err(ReadError::Trimmed(at)) => {
                     hit("vlog.read.trimmed");

@@ -62,4 +62,9 @@ impl Shared {
         }
         Ok(())
     }
+    /// Checks that a chain with surgery leaves room for the changes that the log needs.
+    pub(super) fn check_surgery_room(&self, next: &Chain) -> Result<(), ChainError> {
+        let bytes = next.to_value()?.len() + 5 * END_BYTES;
+        if bytes > MAX_CHAIN_BYTES { Err(ChainError::TooLong(bytes)) } else { Ok(()) }
+    }
 }

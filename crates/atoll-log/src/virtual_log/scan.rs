@@ -257,7 +257,7 @@ impl Shared {
     async fn search_once(self: &Arc<Self>, search: &mut Search) -> Result<(), LogError> {
         // After a failure, read one entry at a time, so that a damaged entry hides no other.
         let to = if search.failures == 0 { search.end } else { search.at.plus(1) };
-        match self.read(search.at..to, PAGE_BYTES, ReadFrom::Anywhere).await {
+        match self.read_stored(search.at..to, PAGE_BYTES, ReadFrom::Anywhere).await {
             Ok(read) => {
                 (search.pause, search.failures) = (PAUSE, 0);
                 search.saw(&read.entries);

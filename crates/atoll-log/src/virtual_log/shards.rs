@@ -353,7 +353,7 @@ impl Shared {
     ) -> Result<Option<LogPos>, ShardsError> {
         let mut at = from;
         while at < end {
-            match self.read(at..end, PAGE_BYTES, ReadFrom::Anywhere).await {
+            match self.read_stored(at..end, PAGE_BYTES, ReadFrom::Anywhere).await {
                 Ok(read) => {
                     if let Some((found, _)) = read.records().find(|(_, entry)| entry.op == goal.op) {
                         hit("vlog.shards.found");
@@ -387,7 +387,7 @@ impl Shared {
             let loglet = self.handle(&segment)?;
             let Some(sharded) = loglet.sharded() else { return Err(ShardsError::NotOffered(segment.kind)) };
             let why = match sharded.read_in_shard(segment.offset_of(at), shard).await {
-                Ok(found) => return Ok(found),
+                Ok(found) => return self.operated(at, found).await,
                 Err(ReadError::Trimmed(to)) => {
                     return Err(LogReadError::Trimmed(segment.position_of(to)).into());
                 }
@@ -405,6 +405,25 @@ impl Shared {
             }
         }
         Err(LogError::Unavailable(Unavailability::NoQuorum).into())
+    }
+}
+
+impl Shared {
+    /// Returns what a reader of a position gets instead of the stored entry, if surgery has changed it (virtuallog §7).
+    async fn operated(
+        self: &Arc<Self>,
+        at: LogPos,
+        found: Option<Entry>,
+    ) -> Result<Option<Entry>, ShardsError> {
+        let chain = self.some_chain().await?;
+        let surgery = chain.chain.surgery();
+        if surgery.held() == Some(at) {
+            return Err(LogError::Held(at).into());
+        }
+        Ok(match surgery.patch(at) {
+            Some(patch) => found.map(|entry| patch.applied_to(&entry)),
+            None => found,
+        })
     }
 }
 

@@ -1,7 +1,9 @@
 //! The chain: positions map one to one to offsets in Loglets (vlog-V12), and inconsistent chains are rejected.
 
 use atoll_contract::{LogPos, LogletId, Nonce, Offset, SealedConfig};
+use atoll_core::NodeId;
 use atoll_log::chain::{AUDIT_NONCES, MAX_CHAIN_BYTES, MAX_CONFIG_BYTES, MAX_SEGMENTS};
+use atoll_log::surgery::{Hold, Patch, Record, SurgeryFault, hash_of};
 use atoll_log::{Chain, ChainError, Segment};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -37,6 +39,42 @@ fn chains() -> impl Strategy<Value = Chain> {
     })
 }
 
+fn hold(at: u64, id: u128, with: Option<Vec<u8>>) -> Hold {
+    let record = Record {
+        at: LogPos(at),
+        time_ms: 7,
+        node: NodeId(1),
+        operator: "ann".into(),
+        reason: "it stops every replica".into(),
+        old_hash: 9,
+        old_bytes: 3,
+        new_hash: with.as_deref().map(hash_of),
+    };
+    Hold { patch: Patch { at: LogPos(at), id: Nonce(id), with: with.map(Bytes::from) }, record }
+}
+
+/// Chains with surgery on some entries of sealed segments. The last one may be under way.
+fn operated() -> impl Strategy<Value = Chain> {
+    let one = (any::<prop::sample::Index>(), prop::option::of(prop::collection::vec(any::<u8>(), 0..40)));
+    (chains(), prop::collection::vec(one, 0..8), any::<bool>()).prop_map(|(chain, all, open)| {
+        let sealed = chain.active().start.0;
+        if sealed == 0 {
+            return chain;
+        }
+        let last = all.len();
+        let next = chain.next_with_pages(Nonce(99), |parts| {
+            for (i, (at, with)) in all.into_iter().enumerate() {
+                let id = i as u128 + 1;
+                parts.surgery.begin(hold(at.index(sealed as usize) as u64, id, with));
+                if !open || i + 1 < last {
+                    parts.surgery.finish(Nonce(id));
+                }
+            }
+        });
+        next.unwrap()
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -59,6 +97,33 @@ proptest! {
     #[test]
     fn the_byte_form_is_read_back(chain in chains()) {
         prop_assert_eq!(Chain::parse(chain.to_value().unwrap()), Ok(chain));
+    }
+
+    #[test]
+    fn surgery_is_read_back_and_outlives_changes(chain in operated(), length in 0..50u64) {
+        let bytes = chain.to_value().unwrap();
+        let parsed = Chain::parse(bytes.clone());
+        prop_assert_eq!(parsed.as_ref(), Ok(&chain));
+        prop_assert_eq!(bytes[0] == 3, !chain.surgery().is_empty(), "older programs read what they can");
+        let next = extended(&chain, 1000, length, 0).unwrap();
+        prop_assert_eq!(next.surgery(), chain.surgery());
+        let tail = next.active().start;
+        let trimmed = next.next(Nonce(1001), |_, trim| *trim = tail).unwrap();
+        prop_assert!(trimmed.surgery().patches().is_empty() && trimmed.surgery().held().is_none());
+        prop_assert_eq!(trimmed.surgery().records(), chain.surgery().records());
+        prop_assert_eq!(Chain::parse(trimmed.to_value().unwrap()), Ok(trimmed));
+    }
+
+    #[test]
+    fn damaged_surgery_is_refused_or_still_holds(chain in operated(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
+        let mut bytes = chain.to_value().unwrap().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        if let Ok(other) = Chain::parse(bytes.into()) {
+            let patches = other.surgery().patches();
+            prop_assert!(patches.windows(2).all(|w| w[0].at < w[1].at));
+            prop_assert!(patches.iter().all(|p| p.at >= other.trim() && p.at < other.active().start));
+        }
     }
 
     #[test]
@@ -85,8 +150,8 @@ fn every_truncation_of_the_byte_form_is_refused() {
         assert!(Chain::parse(bytes.slice(..n)).is_err(), "cut at {n}");
     }
     let mut other_format = bytes.to_vec();
-    other_format[0] = 3;
-    assert_eq!(Chain::parse(other_format.into()), Err(ChainError::Format(3)));
+    other_format[0] = 4;
+    assert_eq!(Chain::parse(other_format.into()), Err(ChainError::Format(4)));
     assert!(matches!(Chain::parse(vec![1; MAX_CHAIN_BYTES + 1].into()), Err(ChainError::TooLong(_))));
 }
 
@@ -120,6 +185,20 @@ fn a_change_that_breaks_a_rule_is_refused() {
         *trim = LogPos(5);
     });
     assert!(truncated.is_ok());
+}
+
+#[test]
+fn surgery_is_on_readable_entries_of_sealed_segments() {
+    let chain = extended(&first(), 2, 5, 0).unwrap();
+    let held = |at| chain.next_with_pages(Nonce(9), |parts| parts.surgery.begin(hold(at, 1, None)));
+    assert!(held(4).is_ok());
+    assert_eq!(held(5), Err(ChainError::Surgery(SurgeryFault::Position(LogPos(5)))));
+    let trimmed = held(3).unwrap().next(Nonce(10), |_, trim| *trim = LogPos(4)).unwrap();
+    assert_eq!(trimmed.surgery().held(), None, "nobody can read it any more");
+    let mut format = held(4).unwrap().to_value().unwrap().to_vec();
+    assert_eq!(format[0], 3);
+    format.truncate(format.len() - 1);
+    assert!(Chain::parse(format.into()).is_err());
 }
 
 #[test]
