@@ -5,10 +5,11 @@
 //! entry's [`atoll_contract::OpId`]. Format 2 is for test builds of [`Level::NEXT`]: the level at which the entry was written,
 //! `u16`, follows the time.
 
-use atoll_contract::LogPos;
 use atoll_contract::entry::MAX_ENTRY_BYTES;
+use atoll_contract::{Entry, LogPos};
 use atoll_core::testing::next_level;
 use atoll_core::{Incarnation, Level, LevelRange, NodeId};
+use atoll_log::{LogRead, Patched};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use atoll_contract::application::{AppId, Proposer};
@@ -28,6 +29,44 @@ pub const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES - HEADER_BYTES - MORE_BYTES
 /// Returns the format of entries written at a level. It is also the highest format that a program with this highest level can read.
 fn format_at(level: Level) -> u8 {
     if next_level(level) { NEXT_FORMAT } else { FIRST_FORMAT }
+}
+
+/// What an operator has done to an entry (virtuallog §7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Surgery {
+    /// It was excised: it keeps its name, and has no payload.
+    Excised,
+    /// Its payload was replaced.
+    Replaced,
+}
+
+/// An entry as the log delivers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    /// The entry, with the name under which it was appended.
+    pub(crate) entry: Entry,
+    /// What an operator has done to it.
+    pub(crate) surgery: Option<Surgery>,
+}
+
+impl From<Entry> for Delivered {
+    fn from(entry: Entry) -> Self {
+        Delivered { entry, surgery: None }
+    }
+}
+
+impl Delivered {
+    /// Returns the entries of a read.
+    pub(crate) fn all(read: LogRead) -> Vec<Delivered> {
+        let LogRead { first, entries, patched, .. } = read;
+        let mut all: Vec<Delivered> = entries.into_iter().map(Delivered::from).collect();
+        for Patched { at, op, excised, .. } in patched {
+            let Some(it) = all.get_mut(at.since(first) as usize) else { continue };
+            it.entry.op = op;
+            it.surgery = Some(if excised { Surgery::Excised } else { Surgery::Replaced });
+        }
+        all
+    }
 }
 
 /// The metadata of an entry.

@@ -35,8 +35,8 @@ pub use atoll_contract::application::{
 
 pub use engine::{
     Applied, BarrierError, Busy, Checked, Clock, ClockAhead, Cluster, Database, Divergence, Engine, Finding,
-    Health, HearClocks, OpenError, Options, OutOfService, PeerClocks, ProposeError, Proposed, Refilling,
-    ReplicaParts, Room, Solo, SoloClock, Stopped, Threads,
+    Health, HearClocks, NotFenced, OpenError, OperateError, Options, OutOfService, PeerClocks, ProposeError,
+    Proposed, ReadReplicas, Refilling, ReplicaParts, Room, Solo, SoloClock, Stopped, Threads,
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};

@@ -8,6 +8,8 @@ atoll_core::mutants! {
     DB_EVERY_STORE_ERROR_HALTS = "DbEveryStoreErrorHalts", caught by ["database-stores"];
     /// Any clock advances the log's time, however far ahead it is.
     DB_CLOCK_UNCHECKED = "DbClockUnchecked", caught by ["database-clocks"];
+    /// An entry is changed although nobody has asked the replicas whether they have passed it.
+    DB_SURGERY_UNFENCED = "SurgeryUnfenced", caught by ["surgery"];
     /// A replica shows the state that its store had at startup before that state has been compared.
     DB_SERVES_UNCHECKED = "DbServesUnchecked", caught by [];
 }

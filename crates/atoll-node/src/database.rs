@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_db::{
     Applications, Bound, Checked, Cluster, Database, FjallStore, Health, HearClocks, MemoryStore, OpenError,
-    Owner, OwnerError, ReplicaParts, Store, StoreError, Threads,
+    Owner, OwnerError, ReadReplicas, ReplicaParts, Store, StoreError, Threads,
 };
 use atoll_door::Door;
 
@@ -90,6 +90,19 @@ pub fn hear_clocks(parts: &NodeParts) -> HearClocks {
     Arc::new(move || members.peer_clocks(env.now()))
 }
 
+/// Returns the function that reads the table of members in its register.
+pub fn read_replicas(parts: &NodeParts) -> ReadReplicas {
+    let changes = parts.changes.clone();
+    Arc::new(move || {
+        let changes = changes.clone();
+        Box::pin(async move {
+            let table = changes.refresh().await.map_err(|error| error.to_string())?;
+            let replicas = table.nodes.iter().filter(|(_, m)| Cluster::may_have_replica(m.meta, m.sequencer));
+            Ok(replicas.map(|(node, _)| *node).collect())
+        })
+    })
+}
+
 /// Opens the database with the applications of these doors. None on a node that keeps no replica, or whose doors have no applications.
 ///
 /// # Errors
@@ -126,6 +139,7 @@ pub(crate) fn open(
             shelf: parts.database.shelf.clone(),
             out_of_service: report_to_members(&parts.members),
             clocks: hear_clocks(parts),
+            replicas: read_replicas(parts),
         }),
         threads: Threads::Own,
         options: options(config),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_contract::{Entry, LogPos};
+use atoll_contract::LogPos;
 use atoll_core::testing::{hit, mutant};
 
 use super::Applied;
@@ -10,6 +10,7 @@ use super::Options;
 use super::ProposeError;
 use super::commit::{Committer, Failed, Refill};
 use super::core::{Core, Waiting};
+use crate::entry::{Delivered, Surgery};
 use crate::mutants;
 use crate::replica::{EntryOutcome, Halt, Reads, Replica, Stop};
 use crate::store::StoreError;
@@ -35,7 +36,7 @@ pub(crate) struct Applier {
     /// Everything that is applied must be committed after the current commit.
     commit_wanted: bool,
     /// Entries that were accepted but not applied, because the store currently cannot be read or accepts no commits.
-    backlog: Vec<Entry>,
+    backlog: Vec<Delivered>,
     halted: bool,
     /// Entries below are in the store or in the current commit.
     set_aside: LogPos,
@@ -49,6 +50,7 @@ fn is_retried(error: &StoreError) -> bool {
 struct Answer {
     waiting: Waiting,
     outcome: EntryOutcome,
+    surgery: Option<Surgery>,
     position: LogPos,
     time_ms: u64,
 }
@@ -89,7 +91,7 @@ impl Applier {
     /// waiters.
     ///
     /// While the store is short of a resource, the entries are queued in order, and [`Applier::retry`] continues with them.
-    pub(crate) fn apply(&mut self, entries: &[Entry]) {
+    pub(crate) fn apply(&mut self, entries: &[Delivered]) {
         if self.halted {
             return;
         }
@@ -147,7 +149,7 @@ impl Applier {
 
     /// Like [`Applier::apply`], for a caller that must not wait for the disk: stops before an entry that would need to read or
     /// write the store. Returns how many entries were handled; [`Applier::apply`] must continue with the others.
-    pub(crate) fn apply_in_memory(&mut self, entries: &[Entry]) -> usize {
+    pub(crate) fn apply_in_memory(&mut self, entries: &[Delivered]) -> usize {
         match () {
             () if self.halted => entries.len(),
             () if self.is_blocked() => 0,
@@ -156,7 +158,7 @@ impl Applier {
         }
     }
 
-    fn apply_with(&mut self, entries: &[Entry], reads: Reads) -> usize {
+    fn apply_with(&mut self, entries: &[Delivered], reads: Reads) -> usize {
         let before = self.replica.next();
         let mut answers = Vec::new();
         let (mut commands, mut rejected) = (0, 0);
@@ -174,9 +176,9 @@ impl Applier {
                         commands += replies.len() as u64;
                         rejected += replies.iter().filter(|r| r.is_err()).count() as u64;
                     }
-                    if let Some(waiting) = self.core.take_waiting(entry.op) {
-                        let time_ms = self.replica.time_ms();
-                        answers.push(Answer { waiting, outcome, position, time_ms });
+                    if let Some(waiting) = self.core.take_waiting(entry.entry.op) {
+                        let (time_ms, surgery) = (self.replica.time_ms(), entry.surgery);
+                        answers.push(Answer { waiting, outcome, surgery, position, time_ms });
                     }
                 }
                 Err(Stop::Halt(Halt::Store { error, .. })) if is_retried(&error) => {
@@ -340,6 +342,18 @@ impl Applier {
         Ok(below)
     }
 
+    /// Drops the entries that were accepted but not applied, and returns the position of the next one. With `resumes`, a replica that has
+    /// halted at an entry continues: no part of that entry took effect.
+    pub(crate) fn rewind(&mut self, resumes: bool) -> LogPos {
+        self.backlog.clear();
+        if resumes && self.halted {
+            hit("db.resumed");
+            self.halted = false;
+            self.core.resume();
+        }
+        self.replica.next()
+    }
+
     /// Durably commits everything that is applied, after the current commit. Does nothing while that commit has to be retried. With
     /// `wait`, waits for both commits, which may take long if the disk hangs.
     pub(crate) fn commit(&mut self, wait: bool) {
@@ -364,6 +378,12 @@ impl Answer {
         let op = self.waiting.op;
         let callers = self.waiting.callers;
         match self.outcome {
+            // The replies are those of other commands.
+            EntryOutcome::Applied(_) if self.surgery.is_some() => {
+                for caller in callers {
+                    caller.complete(Err(ProposeError::Replaced(position)));
+                }
+            }
             EntryOutcome::Applied(_) if withheld => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Doubtful));
@@ -378,6 +398,12 @@ impl Answer {
             EntryOutcome::Copy => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Skipped(position)));
+                }
+            }
+            EntryOutcome::Excised => {
+                core.refused(op);
+                for caller in callers {
+                    caller.complete(Err(ProposeError::Excised(position)));
                 }
             }
             EntryOutcome::Refused | EntryOutcome::Foreign => {

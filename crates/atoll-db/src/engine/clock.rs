@@ -141,6 +141,11 @@ fn millis(of: Duration) -> u64 {
 }
 
 impl CheckedClock {
+    /// Returns what this node's own clock shows, right or wrong.
+    pub(super) fn wall_ms(&self) -> u64 {
+        (self.clock)()
+    }
+
     /// `log_ms`: the log's time, as far as this node knows it.
     pub(super) fn new(
         env: Env,

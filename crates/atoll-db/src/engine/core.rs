@@ -49,6 +49,8 @@ pub(crate) type Caller = Completer<Result<Applied, ProposeError>>;
 
 pub(crate) type Waiting = crowd::Waiting<Caller>;
 
+/// The number of waiters for a fence.
+const MOST_FENCES: usize = 8;
 /// The number of findings that are kept.
 const FOUND_AT_MOST: usize = 8;
 
@@ -81,6 +83,8 @@ struct EngineState {
     /// A scrub of the store has been requested.
     scrub: bool,
     tailer: Option<Waker>,
+    /// Who waits for the tailer to read again what is not applied.
+    fences: Vec<Completer<LogPos>>,
     /// The error that the store reported and that is being retried.
     store_trouble: Option<StoreError>,
     /// This node's clock is refused.
@@ -484,6 +488,40 @@ impl Core {
         for done in self.crowd.publish(published) {
             done.complete(Ok(below));
         }
+    }
+
+    /// Records that the replica continues after a halt.
+    pub(crate) fn resume(&self) {
+        self.crowd.resume();
+    }
+
+    /// Asks the tailer to answer once every entry that is not applied is read from the log again, with the chain that this node has read
+    /// by now. The answer is the position of the next entry. There is none if the replica has halted for good, or ends.
+    pub(crate) fn fence(&self) -> Ticket<LogPos> {
+        let (done, wait) = ticket();
+        let tailer = {
+            let mut state = lock(&self.state);
+            state.fences.retain(|done| !done.is_abandoned());
+            // More are not possible, unless a caller repeats the question without waiting.
+            if state.fences.len() < MOST_FENCES {
+                state.fences.push(done);
+            }
+            state.tailer.take()
+        };
+        if let Some(tailer) = tailer {
+            tailer.wake();
+        }
+        wait
+    }
+
+    /// Ready once somebody waits for [`Core::fence`]. Returns who does.
+    pub(crate) fn poll_fence(&self, cx: &mut Context<'_>) -> Poll<Vec<Completer<LogPos>>> {
+        let mut state = lock(&self.state);
+        if state.fences.is_empty() {
+            state.tailer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(std::mem::take(&mut state.fences))
     }
 
     /// Completes all waiters with the reason why the replica has halted.

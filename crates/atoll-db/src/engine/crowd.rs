@@ -192,6 +192,11 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         passed.into_values().flatten()
     }
 
+    /// Records that the replica continues after a halt.
+    pub(crate) fn resume(&self) {
+        lock(&self.inside).halted = None;
+    }
+
     /// Records that the replica has halted. Returns the waiters for entries and the waiters for positions, which must be answered.
     pub(crate) fn halt(&self, halt: &H) -> (VecDeque<Waiting<C>>, impl Iterator<Item = R> + use<P, C, R, H>) {
         let mut inside = lock(&self.inside);

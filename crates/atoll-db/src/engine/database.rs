@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_contract::LogPos;
 use atoll_core::testing::mutant;
-use atoll_core::{Candidate, Directory, Env, NodeId, Tick, Ticket};
+use atoll_core::{BoxFuture, Candidate, Directory, Env, NodeId, Tick, Ticket};
 use atoll_log::VirtualLog;
 
 use super::applier::{Applier, BEHIND_ENTRIES};
@@ -67,14 +67,24 @@ pub struct Cluster {
     pub out_of_service: Arc<dyn Fn(bool) + Send + Sync>,
     /// The clocks of the other members.
     pub clocks: HearClocks,
+    /// Reads the table of members where it is kept, and returns those that may have a replica. The result is at least as new as the call.
+    pub replicas: ReadReplicas,
 }
 
+/// See [`Cluster::replicas`]. The error says why the table cannot be read.
+pub type ReadReplicas = Arc<dyn Fn() -> BoxFuture<'static, Result<Vec<NodeId>, String>> + Send + Sync>;
+
 impl Cluster {
+    /// Whether a member with these roles may have a replica.
+    pub fn may_have_replica(meta: bool, sequencer: bool) -> bool {
+        meta || sequencer
+    }
+
     /// Returns the other members that have a replica, up or not. A member that has only the role `log` has no replica, so it is
     /// useless to ask it or wait for it.
     pub(crate) fn peers(&self, me: NodeId) -> Vec<Candidate> {
         let mut members = self.directory.candidates();
-        members.retain(|c| c.node != me && (c.meta || c.sequencer));
+        members.retain(|c| c.node != me && Cluster::may_have_replica(c.meta, c.sequencer));
         members
     }
 }
@@ -229,8 +239,8 @@ impl Database {
     }
 
     fn source(&self, threads: Threads) -> Source {
-        let core = self.core.clone();
-        Source { core, commit: self.committing(), threads: threads == Threads::Own }
+        let (core, log) = (self.core.clone(), self.to.log.clone());
+        Source { core, log, commit: self.committing(), threads: threads == Threads::Own }
     }
 
     fn upkeep(&self, cluster: &Cluster, threads: bool) -> Upkeep {

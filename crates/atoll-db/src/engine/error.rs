@@ -47,6 +47,11 @@ pub enum ProposeError {
     /// It did not happen and never will: the clock of this node, whose time the entry would carry, is far ahead.
     #[error("not proposed: {0}")]
     ClockAhead(ClockAhead),
+    /// It did not happen and never will: an operator has excised the entry with it.
+    #[error(
+        "an operator has excised the entry at log position {0}, which had this command; it did not happen"
+    )]
+    Excised(LogPos),
     /// Unknown: it may have happened, or may still happen.
     #[error("unknown outcome: {0}")]
     Unknown(LogAppendError),
@@ -56,6 +61,11 @@ pub enum ProposeError {
     /// Unknown: this replica was refilled from a state snapshot that may include the command, so its reply is lost.
     #[error("unknown outcome: this replica was refilled from a snapshot at log position {0}")]
     Skipped(LogPos),
+    /// Unknown: an operator has replaced the entry with it. The replacement may have the same command.
+    #[error(
+        "unknown outcome: an operator has replaced the entry at log position {0}, which had this command"
+    )]
+    Replaced(LogPos),
     /// Unknown: it was applied here after this replica was found to be wrong, so its reply cannot be relied on.
     #[error("unknown outcome: this replica is wrong and is being refilled by a peer")]
     Doubtful,
@@ -71,10 +81,12 @@ impl ProposeError {
             | ProposeError::Withheld
             | ProposeError::Stalled(_)
             | ProposeError::ClockAhead(_)
+            | ProposeError::Excised(_)
             | ProposeError::Stopped(_) => true,
             ProposeError::Unknown(_)
             | ProposeError::Halted(_)
             | ProposeError::Skipped(_)
+            | ProposeError::Replaced(_)
             | ProposeError::Doubtful => false,
         }
     }

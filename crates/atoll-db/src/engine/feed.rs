@@ -6,13 +6,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_contract::{Entry, LogPos};
+use atoll_contract::LogPos;
 use atoll_core::{Completer, Env, Tick, Ticket, ticket};
 
 use super::applier::Applier;
 use super::commit::Refill;
 use super::core::Core;
 use super::inlet;
+use crate::entry::Delivered;
 use crate::replica::Halt;
 use crate::store::StoreError;
 
@@ -25,13 +26,16 @@ const SKIP: u32 = 32;
 /// See the module documentation.
 pub(crate) trait Feed: Send {
     /// Hands over entries. If it returns a ticket, the caller must wait for it before it hands over more.
-    fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>>;
+    fn entries(&mut self, entries: Vec<Delivered>) -> Option<Ticket<()>>;
     /// Returns when the oldest entries were handed over that are not applied. None if all are.
     fn waits_since(&self) -> Option<Tick>;
     /// Starts a durable commit of everything that is applied.
     fn commit(&mut self);
     /// Performs a step of a refill. The last step replaces the replica's state.
     fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>>;
+    /// Drops the entries that are not applied, and yields the position of the next one, from which the caller must hand them over again.
+    /// With `resumes`, a replica that has halted at an entry continues.
+    fn rewind(&mut self, resumes: bool) -> Ticket<LogPos>;
     /// Retries the operations of the store that failed.
     fn retry(&mut self);
     /// Durably commits everything that is applied and ends the applier. The ticket completes when both are done.
@@ -60,7 +64,7 @@ impl Direct {
 }
 
 impl Feed for Direct {
-    fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>> {
+    fn entries(&mut self, entries: Vec<Delivered>) -> Option<Ticket<()>> {
         self.applier.apply(&entries);
         self.applier.is_blocked().then(|| {
             let (room, until) = ticket();
@@ -84,6 +88,12 @@ impl Feed for Direct {
         Ticket::ready(done)
     }
 
+    fn rewind(&mut self, resumes: bool) -> Ticket<LogPos> {
+        let next = self.applier.rewind(resumes);
+        self.make_room();
+        Ticket::ready(next)
+    }
+
     fn retry(&mut self) {
         self.applier.retry();
         self.make_room();
@@ -95,14 +105,18 @@ impl Feed for Direct {
     }
 }
 
-/// A step of a refill and its waiter.
-type Step = (Refill, Completer<Result<LogPos, StoreError>>);
-/// The queue that the feeder, the applying thread and the committing thread share.
-pub(crate) type Inlet = inlet::Inlet<Vec<Entry>, Step>;
-type Work = inlet::Work<Vec<Entry>, Step>;
+/// Work that is not an entry, and its waiter.
+pub(crate) enum Step {
+    Refill(Refill, Completer<Result<LogPos, StoreError>>),
+    Rewind { resumes: bool, done: Completer<LogPos> },
+}
 
-fn size_bytes(entries: &[Entry]) -> usize {
-    entries.iter().map(|e| e.payload.len()).sum()
+/// The queue that the feeder, the applying thread and the committing thread share.
+pub(crate) type Inlet = inlet::Inlet<Vec<Delivered>, Step>;
+type Work = inlet::Work<Vec<Delivered>, Step>;
+
+fn size_bytes(entries: &[Delivered]) -> usize {
+    entries.iter().map(|e| e.entry.payload.len()).sum()
 }
 
 /// Ends the inlet when the thread ends. After a panic, halts the replica first, so that all waiters are notified.
@@ -142,7 +156,12 @@ fn work_on(applier: &Shared, inlet: &Inlet, work: Work) -> bool {
         }
         Work::Commit => it.commit(false),
         Work::Retry => it.retry(),
-        Work::Refill((step, done)) => {
+        Work::Refill(Step::Rewind { resumes, done }) => {
+            let next = it.rewind(resumes);
+            inlet.forget_entries();
+            done.complete(next);
+        }
+        Work::Refill(Step::Refill(step, done)) => {
             let replaces = matches!(step, Refill::Finish);
             let outcome = it.refill(step);
             if replaces && outcome.is_ok() {
@@ -185,7 +204,7 @@ impl Queued {
 
     /// Applies entries in the caller's thread as far as possible without waiting. Returns how many of them need no further
     /// handling.
-    fn apply_here(&mut self, entries: &[Entry]) -> usize {
+    fn apply_here(&mut self, entries: &[Delivered]) -> usize {
         if self.skip > 0 {
             self.skip -= 1;
             return 0;
@@ -213,7 +232,7 @@ impl Queued {
 }
 
 impl Feed for Queued {
-    fn entries(&mut self, mut entries: Vec<Entry>) -> Option<Ticket<()>> {
+    fn entries(&mut self, mut entries: Vec<Delivered>) -> Option<Ticket<()>> {
         let done = self.apply_here(&entries);
         if done == entries.len() {
             return None;
@@ -233,7 +252,13 @@ impl Feed for Queued {
 
     fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>> {
         let (done, wait) = ticket();
-        self.inlet.refill((step, done));
+        self.inlet.refill(Step::Refill(step, done));
+        wait
+    }
+
+    fn rewind(&mut self, resumes: bool) -> Ticket<LogPos> {
+        let (done, wait) = ticket();
+        self.inlet.refill(Step::Rewind { resumes, done });
         wait
     }
 

@@ -13,6 +13,7 @@
 //! | `inlet.rs` | the queue through which `feed.rs` passes work between threads |
 //! | `commit.rs` | commits to the store |
 //! | `progress.rs` | watches the replica's progress; retries failed operations of its store |
+//! | `surgery.rs` | surgery on the log: makes sure that no replica passes the entry before it is changed |
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
 
 mod applier;
@@ -31,6 +32,7 @@ mod progress;
 mod propose;
 mod room;
 mod solo;
+mod surgery;
 mod tailer;
 
 use std::fmt;
@@ -50,12 +52,13 @@ pub(crate) use self::core::Proposal;
 pub use check::Checked;
 pub(crate) use check::Mine;
 pub use clock::{ClockAhead, HearClocks, PeerClocks};
-pub use database::{Clock, Cluster, Database, OpenError, ReplicaParts, Threads};
+pub use database::{Clock, Cluster, Database, OpenError, ReadReplicas, ReplicaParts, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
 pub use health::{Divergence, Finding, Health, OutOfService, Refilling};
 pub use options::Options;
 pub use room::Room;
 pub use solo::{Solo, SoloClock};
+pub use surgery::{NotFenced, OperateError};
 
 pub(crate) use self::core::Core;
 

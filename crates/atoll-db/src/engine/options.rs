@@ -52,6 +52,9 @@ pub struct Options {
     /// The maximum time for which the store is read before the replica serves. A scrub reads the rest afterwards. Too small: damage
     /// to the store is found late. Too large: a node with a large state serves nobody for this long after its start.
     pub read_within: Duration,
+    /// How long surgery on the log waits for the answers of all replicas. The position is held meanwhile. Too small: it is refused while a
+    /// node restarts. Too large: an operator waits long for the refusal.
+    pub fenced_within: Duration,
     /// The interval at which replicas commit durably, compare their hashes, and trim the log. Too small: many syncs and messages.
     /// Too large: a difference is found late, and the log is longer.
     pub upkeep_every: Duration,
@@ -84,6 +87,7 @@ impl Default for Options {
             waited_for: Duration::from_secs(10),
             answers_within: Duration::from_secs(2),
             read_within: Duration::from_secs(1),
+            fenced_within: Duration::from_secs(15),
             upkeep_every: Duration::from_secs(10),
             scrub_every: Duration::from_secs(3600),
             range_keys: 4096,

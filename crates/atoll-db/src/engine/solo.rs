@@ -126,7 +126,7 @@ impl Path for AlonePath {
             return Ok(wait);
         }
         // A halt is reported to all waiters, including this caller.
-        applier.apply(&[Entry { op, payload: entry.finish() }]);
+        applier.apply(&[Entry { op, payload: entry.finish() }.into()]);
         Ok(wait)
     }
 

@@ -1,24 +1,30 @@
 //! Reads entries from the log as they arrive and hands them to the applier. If the log no longer has the next entry, the replica is
-//! refilled from a peer.
+//! refilled from a peer. If the replica has halted at an entry, it continues once surgery has changed that entry.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use atoll_contract::register::Nonce;
 use atoll_contract::{LogPos, ReadFrom, Unavailability};
 use atoll_core::testing::hit;
-use atoll_core::{NodeId, Ticket};
+use atoll_core::{Completer, NodeId, Ticket};
 use atoll_log::{LogError, LogRead, LogReadError};
 
 use super::Refilling;
 use super::commit::Refill;
 use super::database::Database;
+use crate::entry::Delivered;
 use crate::store::StoreError;
 use crate::transfer;
 
 /// The pause before the next attempt to read the log or to ask another peer.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a replica that has halted at an entry looks whether the entry was changed.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The event that ended a wait of the tailer.
 enum Came {
@@ -27,15 +33,27 @@ enum Came {
     Nothing,
     /// This replica was found to be wrong, by a comparison with its peers or by a scrub.
     Wrong,
+    /// A surgeon asks how far this replica is, and that it reads what it has not applied again.
+    Fence(Vec<Completer<LogPos>>),
 }
 
 impl Database {
-    /// Follows the log from `from` on, until the replica halts or its applier ends.
+    /// Follows the log from `from` on, until the replica halts for good or its applier ends.
     pub(super) async fn run_tailer(self, from: LogPos) {
         self.to.settled().await;
+        self.read_chain().await;
         let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
         let mut committed = true;
-        while self.core.halted().is_none() {
+        // The changes of entries that this replica has read. Bounded, because the chain has few.
+        let mut changed = BTreeMap::new();
+        loop {
+            if let Some(halt) = self.core.halted() {
+                let Some(at) = halt.at_entry() else { return };
+                if !self.resume(at, changed.get(&at).copied()).await {
+                    return;
+                }
+                reader.seek(at);
+            }
             let came = {
                 let next = reader.next(self.options.read_bytes);
                 self.wait(next, committed).await
@@ -43,7 +61,9 @@ impl Database {
             match came {
                 Came::Entries(Ok(read)) => {
                     committed = false;
-                    let room = self.feed(|feed| feed.entries(read.entries));
+                    changed.retain(|at, _| *at >= self.core.published().below);
+                    changed.extend(read.patched.iter().map(|patched| (patched.at, patched.id)));
+                    let room = self.feed(|feed| feed.entries(Delivered::all(read)));
                     if let Some(room) = room {
                         hit("db.tailer.full");
                         if room.await.is_err() {
@@ -65,6 +85,44 @@ impl Database {
                     hit("db.tailer.wrong");
                     self.refill(self.core.published().below, &mut reader).await;
                 }
+                Came::Fence(who) => {
+                    hit("db.tailer.fenced");
+                    let Ok(next) = self.feed(|feed| feed.rewind(false)).await else { return };
+                    reader.seek(next);
+                    who.into_iter().for_each(|done| done.complete(next));
+                }
+            }
+        }
+    }
+
+    /// Reads the chain. A replica that starts while surgery is under way must not pass the held position with a chain that this node has
+    /// read before it became a member: until then, nobody asks it (virtuallog §7).
+    async fn read_chain(&self) {
+        loop {
+            match self.to.log.refresh().await {
+                Ok(Ok(_) | Err(LogError::NoSuchLog | LogError::Deleted)) => return,
+                Ok(Err(error)) => self.trouble(error.into()).await,
+                Err(_) => self.pause().await,
+            }
+        }
+    }
+
+    /// Waits until surgery has changed the entry at which this replica has halted, and continues. `seen` is the change with which it has
+    /// read the entry. Returns false if the applier is gone.
+    async fn resume(&self, at: LogPos, seen: Option<Nonce>) -> bool {
+        let env = &self.to.env;
+        loop {
+            let mut nap = env.sleep(env.jitter(LOOK_EVERY));
+            let asked = poll_fn(|cx| match self.core.poll_fence(cx) {
+                Poll::Ready(who) => Poll::Ready(who),
+                Poll::Pending => Pin::new(&mut nap).poll(cx).map(|()| Vec::new()),
+            });
+            // It stays where it is, and reads the entry again before it continues.
+            asked.await.into_iter().for_each(|done| done.complete(at));
+            if let Ok(Ok(chain)) = self.to.log.refresh().await
+                && chain.chain.surgery().patch(at).is_some_and(|patch| Some(patch.id) != seen)
+            {
+                return self.feed(|feed| feed.rewind(true)).await.is_ok();
             }
         }
     }
@@ -79,6 +137,9 @@ impl Database {
             }
             if self.core.poll_wrong(cx).is_ready() {
                 return Poll::Ready(Came::Wrong);
+            }
+            if let Poll::Ready(who) = self.core.poll_fence(cx) {
+                return Poll::Ready(Came::Fence(who));
             }
             match &mut idle {
                 Some(idle) => Pin::new(idle).poll(cx).map(|()| Came::Nothing),

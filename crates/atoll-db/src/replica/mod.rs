@@ -26,11 +26,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_contract::{Entry, LogPos, OpId};
+use atoll_contract::{LogPos, OpId};
 use atoll_core::testing::{AppliedCommand, hit, mutant, show_applied};
 use atoll_core::{Encode, LevelRange};
 
-use crate::entry::{self, Command, Header, Unreadable};
+use crate::entry::{self, Command, Delivered, Header, Surgery, Unreadable};
 use crate::hosted::{Applications, Ended, Hosted};
 use crate::layers::Layers;
 use crate::mutants;
@@ -95,6 +95,17 @@ pub(crate) enum Stop {
     NotInMemory,
 }
 
+impl Halt {
+    /// Returns the entry that this replica cannot pass, if that is why it has halted. Then it continues once surgery has changed the
+    /// entry.
+    pub fn at_entry(&self) -> Option<LogPos> {
+        match self {
+            Halt::Poison { at, .. } | Halt::Newer { at, .. } => Some(*at),
+            Halt::Broken { .. } | Halt::Store { .. } => None,
+        }
+    }
+}
+
 impl From<Halt> for Stop {
     fn from(halt: Halt) -> Self {
         Stop::Halt(halt)
@@ -121,6 +132,8 @@ pub(crate) enum EntryOutcome {
     Refused,
     /// It does not belong to the database.
     Foreign,
+    /// An operator has excised it: none of its commands happened or ever will.
+    Excised,
 }
 
 /// The changes of whole entries, to be committed together with the position after the last one.
@@ -276,9 +289,15 @@ impl Replica {
     }
 
     /// Applies the next entry as a whole, or not at all if it returns an error.
-    pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<EntryOutcome, Stop> {
+    pub(crate) fn apply(&mut self, delivered: &Delivered, reads: Reads) -> Result<EntryOutcome, Stop> {
         self.working.reads = reads;
-        let at = self.next;
+        let (at, entry) = (self.next, &delivered.entry);
+        if delivered.surgery == Some(Surgery::Excised) {
+            hit("db.apply.excised");
+            self.proposers.excised(entry.op, at);
+            self.passed(at);
+            return Ok(EntryOutcome::Excised);
+        }
         let outcome = match entry::parse(entry.payload.clone(), self.reads_levels) {
             // It holds no record, so nobody appended it by mistake.
             Err(Unreadable::Foreign) if entry.is_pad() => EntryOutcome::Foreign,
@@ -304,11 +323,16 @@ impl Replica {
                 }
             },
         };
+        self.passed(at);
+        Ok(outcome)
+    }
+
+    /// Continues behind an entry.
+    fn passed(&mut self, at: LogPos) {
         self.next = at.plus(1);
         if self.next.0.is_multiple_of(SAMPLE_EVERY) {
             self.sample();
         }
-        Ok(outcome)
     }
 
     fn sample(&mut self) {

@@ -2,7 +2,8 @@
 //!
 //! A proposer is identified here by its client id and numbers its entries from 1, without gaps. An entry whose number was already
 //! applied is a second copy and changes nothing. Every replica refuses an entry that leaves a gap: the missing entry may still
-//! arrive, and applying it then would reverse their order.
+//! arrive, and applying it then would reverse their order. So it does after an excised entry, too: nothing that was proposed behind it
+//! may be applied without it.
 
 use std::collections::BTreeMap;
 
@@ -46,6 +47,9 @@ pub(crate) enum Judged {
     Refused,
 }
 
+/// The number of a proposer's last entry once one of its entries was excised. No entry has it.
+const ENDED: u64 = u64::MAX;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Proposers {
     rows: BTreeMap<ClientId, (u64, LogPos)>,
@@ -56,6 +60,7 @@ impl Proposers {
     /// Decides what to do with an entry. `since`: no entry of its proposer is below this position.
     pub(crate) fn judge(&self, op: OpId, since: LogPos) -> Judged {
         match self.rows.get(&op.client) {
+            Some((ENDED, _)) => Judged::Refused,
             Some((last, _)) if op.seq <= *last => Judged::Copy,
             Some((last, _)) if op.seq == last + 1 => Judged::Next,
             Some(_) => Judged::Refused,
@@ -76,6 +81,14 @@ impl Proposers {
         if let Some((client, at)) = oldest {
             self.rows.remove(&client);
             self.forgotten_below = self.forgotten_below.max(at.plus(1));
+        }
+    }
+
+    /// Records that an entry was excised: no later entry of its proposer is applied, and no copy of it either. Does nothing for a copy of an
+    /// entry that was applied.
+    pub(crate) fn excised(&mut self, op: OpId, at: LogPos) {
+        if !self.rows.get(&op.client).is_some_and(|(last, _)| op.seq <= *last) {
+            self.applied(OpId { seq: ENDED, ..op }, at);
         }
     }
 
@@ -128,6 +141,21 @@ mod tests {
             Judged::Next,
             "a new one that knows of what was forgotten"
         );
+    }
+
+    #[test]
+    fn nothing_of_a_proposer_follows_its_excised_entry() {
+        let mut p = Proposers::default();
+        p.applied(op(1, 1), LogPos(5));
+        // A copy of what was applied is excised: that changes nothing.
+        p.excised(op(1, 1), LogPos(6));
+        assert_eq!(p.judge(op(1, 2), LogPos(0)), Judged::Next);
+        p.excised(op(1, 2), LogPos(7));
+        p.excised(op(2, 1), LogPos(8));
+        for (client, seq) in [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)] {
+            assert_eq!(p.judge(op(client, seq), LogPos(0)), Judged::Refused, "{client}, {seq}");
+        }
+        assert_eq!(Proposers::of(p.record()), p);
     }
 
     /// Returns which of a proposer's entries are applied, if the log has them in this order.

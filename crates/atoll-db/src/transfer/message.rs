@@ -119,6 +119,34 @@ message! {
     }
 }
 
+message! {
+    /// Asks a replica to read the chain, at this version or a later one, and then to read again from the log what it has not applied.
+    /// Earlier programs refuse this message, so there is no surgery on the log with them.
+    pub struct AskFence = 511 {
+        /// The version of the chain that holds a position.
+        pub version: u64,
+    }
+}
+
+message! {
+    /// How far a replica is. It applies what follows only with the chain that it was asked to read, or a later one.
+    pub struct Fenced = 512 {
+        /// The first position that is not applied.
+        pub below: LogPos,
+    }
+}
+
+message! {
+    /// Sent by the procedure to the role on its own node: the replica has read the chain, or has failed to.
+    pub struct FenceReady = 513 {
+        /// The number of the request.
+        pub question: u64,
+        /// The first position that is not applied; None if the replica gives no answer.
+        pub below: Option<LogPos>,
+    }
+}
+
+rpc!(AskFence => Fenced, REPLICA, Control);
 rpc!(AskHash => HashNow, REPLICA, Control);
 rpc!(AskService => ServiceReport, REPLICA, Control);
 rpc!(AskReplica => ReplicaReport, REPLICA, Control);

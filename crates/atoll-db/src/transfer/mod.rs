@@ -26,8 +26,8 @@ pub use chunk::{Chunk, ChunkError};
 pub(crate) use fetch::fetch;
 pub(crate) use inquiry::Inquiry;
 pub use message::{
-    AskHash, AskReplica, AskService, ChunkReply, FetchChunk, HashNow, HashReport, ReplicaReport,
-    ServiceReport,
+    AskFence, AskHash, AskReplica, AskService, ChunkReply, Fenced, FetchChunk, HashNow, HashReport,
+    ReplicaReport, ServiceReport,
 };
 pub use scrub::{Rot, RotKind, Scrubbed};
 pub(crate) use server::Source;

@@ -7,15 +7,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_contract::LogPos;
+use atoll_contract::{LogPos, Version};
 use atoll_core::frame::Message;
 use atoll_core::testing::hit;
 use atoll_core::{
     BoxFuture, Caller, Class, Effects, Env, Frame, Level, Loc, Lsn, Refused, Role, Tick, Ticket, ticket,
 };
 
+use atoll_log::VirtualLog;
+
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
-use super::message::{AskHash, AskReplica, AskService, ChunkReady, ChunkReply, FetchChunk, HashNow};
+use super::message::{
+    AskFence, AskHash, AskReplica, AskService, ChunkReady, ChunkReply, FenceReady, Fenced, FetchChunk,
+    HashNow,
+};
 use crate::engine::Core;
 use crate::replica::{HashAt, StateRecord};
 use crate::store::{StoreError, StoreSnapshot};
@@ -27,6 +32,8 @@ const MOST_SNAPSHOTS: usize = 4;
 const IDLE: Duration = Duration::from_secs(30);
 /// The maximum number of requests that wait for a chunk to be read.
 const MOST_QUESTIONS: usize = 8;
+/// How long a replica may take to answer for a fence.
+const FENCED_WITHIN: Duration = Duration::from_secs(5);
 /// The number of entries that are read from the store at a time.
 const PAGE_ENTRIES: usize = 64;
 /// A chunk is full when it has this many bytes before compression.
@@ -35,6 +42,7 @@ const FULL_BYTES: usize = 512 * 1024;
 /// The replica that the role serves, once it is open.
 pub(crate) struct Source {
     pub(crate) core: Arc<Core>,
+    pub(crate) log: Arc<VirtualLog>,
     /// Makes the replica commit everything that it has applied.
     pub(crate) commit: Box<dyn Fn() + Send + Sync>,
     /// Whether chunks are read in separate threads instead of the node's thread.
@@ -156,6 +164,27 @@ impl ReplicaRole {
         }
     }
 
+    fn on_ask_fence(&mut self, from: Caller, version: Version, out: &mut Effects) {
+        let Some(source) = self.shelf.0.get() else {
+            return refuse(from, "no database is open on this node", out);
+        };
+        if self.questions.len() >= MOST_QUESTIONS {
+            return refuse(from, "too many questions are being answered: try again", out);
+        }
+        self.asked += 1;
+        self.questions.insert(self.asked, from);
+        let (core, log) = (source.core.clone(), source.log.clone());
+        out.run("db.fence", fence(self.env.clone(), core, log, version, self.asked));
+    }
+
+    fn on_fence_ready(&mut self, m: &FenceReady, out: &mut Effects) {
+        let Some(from) = self.questions.remove(&m.question) else { return };
+        match m.below {
+            Some(below) => out.reply(from, Fenced { below }, Lsn::NONE),
+            None => refuse(from, "this replica does not answer, or cannot read the chain: try again", out),
+        }
+    }
+
     fn on_ready(&mut self, m: ChunkReady, out: &mut Effects) {
         let Some(from) = self.questions.remove(&m.question) else { return };
         if let Some(reason) = m.failed {
@@ -186,6 +215,12 @@ impl Role for ReplicaRole {
                 };
             }
             AskHash::KIND => return self.on_ask_hash(from, out),
+            AskFence::KIND => {
+                AskFence::from_frame(frame).map(|m| self.on_ask_fence(from, Version(m.version), out))
+            }
+            FenceReady::KIND if from.node == out.node() => {
+                FenceReady::from_frame(frame).map(|m| self.on_fence_ready(&m, out))
+            }
             FetchChunk::KIND => FetchChunk::from_frame(frame).map(|m| self.on_fetch(now, from, &m, out)),
             ChunkReady::KIND if from.node == out.node() => {
                 ChunkReady::from_frame(frame).map(|m| self.on_ready(m, out))
@@ -198,6 +233,25 @@ impl Role for ReplicaRole {
     }
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
+}
+
+/// Reads the chain, at this version or a later one, then asks the replica how far it is. Posts the answer to the role on this node.
+fn fence(
+    env: Env,
+    core: Arc<Core>,
+    log: Arc<VirtualLog>,
+    version: Version,
+    question: u64,
+) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let answer = async {
+            let chain = log.refresh().await.ok()?.ok()?;
+            if chain.version < version { None } else { core.fence().await.ok() }
+        };
+        let below = env.within(FENCED_WITHIN, answer).await.ok().flatten();
+        let ready = FenceReady { question, below };
+        env.post(env.node(), Class::Control, crate::roles::REPLICA, ready);
+    })
 }
 
 struct Reading {

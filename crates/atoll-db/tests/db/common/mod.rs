@@ -43,6 +43,11 @@ pub fn two_parts(stays: &str, goes: &str) -> Bytes {
     format!("2{stays}={goes}").into()
 }
 
+/// Returns a command that panics at replicas without salt.
+pub fn panic_unsalted(key: &str) -> Bytes {
+    format!("?{key}=").into()
+}
+
 /// Returns a command that writes the salt, which may differ between replicas.
 pub fn salted(key: &str) -> Bytes {
     format!("x{key}=").into()
@@ -132,6 +137,7 @@ impl Application for Map {
                 tx.put(key.as_bytes(), self.salt.to_string());
                 Ok(Bytes::new())
             }
+            "?" if self.salt > 0 => Ok(self.write(tx, key, "1")),
             "s" => Ok(self.sum.map_or("none".to_owned(), |sum| sum.to_string()).into()),
             _ => panic!("as the test wants it"),
         }

@@ -177,6 +177,7 @@ impl World {
                 shelf: self.shelves[n as usize].clone(),
                 out_of_service: Arc::new(|_| {}),
                 clocks: Arc::new(hear),
+                replicas: Arc::new(|| Box::pin(async { Ok((1..=NODES).map(NodeId).collect()) })),
             }),
             threads: Threads::None,
             options: Options {
@@ -187,6 +188,7 @@ impl World {
                 keep_entries: 20,
                 range_keys: 16,
                 scrub_every: Duration::from_millis(700),
+                fenced_within: Duration::from_millis(400),
                 ..Options::default()
             },
         };
