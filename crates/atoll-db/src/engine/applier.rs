@@ -179,6 +179,9 @@ impl Applier {
                     if let Some(waiting) = self.core.take_waiting(entry.entry.op) {
                         let (time_ms, surgery) = (self.replica.time_ms(), entry.surgery);
                         answers.push(Answer { waiting, outcome, surgery, position, time_ms });
+                    } else if matches!(outcome, EntryOutcome::Excised) {
+                        // Its callers were answered when the replica halted at it. Nothing that follows it in its lane is applied.
+                        self.core.refused(entry.entry.op);
                     }
                 }
                 Err(Stop::Halt(Halt::Store { error, .. })) if is_retried(&error) => {

@@ -173,7 +173,13 @@ impl Path for LogPath {
     }
 
     fn refused(&self, op: OpId) {
-        lock(&self.0.queue).refused = Some(op.client);
+        let sender = {
+            let mut queue = lock(&self.0.queue);
+            queue.refused = Some(op.client);
+            queue.waker.take()
+        };
+        // It continues at once under a new client id, and not with the next command, which would be refused.
+        sender.into_iter().for_each(Waker::wake);
     }
 
     fn losses(&self) -> u64 {
