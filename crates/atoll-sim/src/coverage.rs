@@ -28,8 +28,7 @@ const FAULTS: Listed = listed(
     ],
 );
 
-/// Returns the lists of all crates: virtuallog §12, native §8, rmwpaxos §11, and the traps whose paths have marks. Atoll has no poison
-/// surgery (virtuallog §7), so no list has it.
+/// Returns the lists of all crates: virtuallog §12, native §8, rmwpaxos §11, and the traps whose paths have marks.
 pub fn all() -> Vec<Listed> {
     let layers = [atoll_log::mutants::COVERAGE, atoll_storage::mutants::COVERAGE, &[FAULTS]];
     let mut all = layers.concat();

@@ -10,6 +10,7 @@
 //! | `chain.rs` | chains of virtual logs, as the registers choose them |
 //! | `completion.rs` | reconfigurations that were started, vlog-VL8 |
 //! | `database.rs` | the database as its clients and doors see it |
+//! | `histories.rs` | what the replicas of the database have applied, compared with each other |
 //! | `tables.rs` | tables as their clients see them, compared with the oracle's own rows |
 //! | `zookeeper/` | ZooKeeper as its clients see it, compared with the oracle's own tree |
 //! | `wire.rs` | feeds `plugins.rs` and `chain.rs` |
@@ -17,6 +18,7 @@
 pub mod chain;
 pub mod completion;
 pub mod database;
+pub mod histories;
 pub mod log;
 pub mod plugins;
 pub mod register;

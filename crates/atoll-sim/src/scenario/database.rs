@@ -92,7 +92,7 @@ pub struct Cellular {
 impl Tenant for Cellular {
     type App = Cells;
 
-    fn app(&self) -> Cells {
+    fn app(&mut self, _who: &Who) -> Cells {
         Cells
     }
 

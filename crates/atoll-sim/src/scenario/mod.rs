@@ -33,6 +33,7 @@ mod seals;
 mod slow_leaders;
 mod stores;
 mod striped;
+mod surgery;
 mod tables;
 pub mod upgrade;
 mod virtuallog;
@@ -134,6 +135,7 @@ pub fn all() -> Vec<Scenario> {
         many::MANY_LOGS,
         database::SCENARIO,
         stores::DATABASE,
+        surgery::SCENARIO,
         clocks::SCENARIO,
         stores::ZOOKEEPER,
         zookeeper::SCENARIO,

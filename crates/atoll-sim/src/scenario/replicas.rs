@@ -11,7 +11,7 @@ use atoll_db::{
     Persistence, ReplicaParts, Store, Threads,
 };
 use atoll_node::assembly::Options;
-use atoll_node::database::{LOG, hear_clocks, report_to_members};
+use atoll_node::database::{LOG, hear_clocks, read_replicas, report_to_members};
 
 use crate::rng::Rng;
 use crate::scenario::node::{NodeHandles, Nodes};
@@ -31,8 +31,8 @@ pub trait Tenant: Send {
     /// The application.
     type App: Application;
 
-    /// Creates an instance of the application.
-    fn app(&self) -> Self::App;
+    /// Creates an instance of the application for a life of a node.
+    fn app(&mut self, who: &Who) -> Self::App;
 
     /// Called when the database of a node's new life is open.
     fn opened(&mut self, who: &Who, handles: &NodeHandles, engine: Engine<Self::App>);
@@ -140,7 +140,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
         self.nodes.start(core, who, handles);
         let parts = &handles.0;
         let mut apps = Applications::new();
-        let slot = apps.add(self.tenant.app());
+        let slot = apps.add(self.tenant.app(who));
         let Ok(log) = parts.logs.open(LOG) else { return };
         let wall = self.walls.of(who.node);
         parts.members.say_wall(wall.clone());
@@ -154,6 +154,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
                 shelf: parts.database.shelf.clone(),
                 out_of_service: report_to_members(&parts.members),
                 clocks: hear_clocks(parts),
+                replicas: read_replicas(parts),
             }),
             threads: Threads::None,
             options: DatabaseOptions {
@@ -165,11 +166,13 @@ impl<T: Tenant> Assembly for Replicas<T> {
                 keep_entries: KEEP_ENTRIES,
                 stalled_after: Duration::from_millis(1_500),
                 waited_for: Duration::from_millis(500),
+                fenced_within: Duration::from_secs(4),
                 ..DatabaseOptions::default()
             },
         };
         // A store in memory can always be read.
         let Ok(database) = Database::open(apps, replica_parts) else { return };
+        parts.database.set(database.clone());
         self.tenant.opened(who, handles, database.engine(&slot));
     }
 }

@@ -41,7 +41,7 @@ struct Shoal(Engines<Tables>);
 impl Tenant for Shoal {
     type App = Tables;
 
-    fn app(&self) -> Tables {
+    fn app(&mut self, _who: &Who) -> Tables {
         Tables::default()
     }
 

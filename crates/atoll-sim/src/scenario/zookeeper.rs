@@ -60,7 +60,7 @@ pub(super) struct WithDoors {
 impl Tenant for WithDoors {
     type App = ZooKeeper;
 
-    fn app(&self) -> ZooKeeper {
+    fn app(&mut self, _who: &Who) -> ZooKeeper {
         ZooKeeper
     }
 

@@ -16,6 +16,7 @@ pub mod register;
 pub mod relapses;
 pub mod shards;
 pub mod striped;
+pub mod surgery;
 pub mod tables;
 pub mod transfer_moves;
 pub mod transfers;
