@@ -170,6 +170,16 @@ impl Client {
             .await
     }
 
+    /// Excises or replaces one entry of the database's log. After [`Error::Unknown`], [`Client::chain`] shows whether it happened, and
+    /// whether the position is held.
+    pub async fn operate(&self, request: proto::OperateRequest) -> Result<proto::SurgeryRecord, Error> {
+        let call = self.connections.call(Repeat::Once, RECONFIGURE_TIMEOUT, |channel| {
+            let request = request.clone();
+            async move { ChainServiceClient::new(channel).operate(request).await }
+        });
+        Ok(call.await?.record.unwrap_or_default())
+    }
+
     /// Returns a handle to the tables of the cluster. Contacts no node. Create one handle and clone it: for the cluster each new
     /// handle is another client, and it remembers only a limited number of clients.
     pub fn tables(&self) -> Tables {

@@ -12,7 +12,7 @@ use atoll_client::{Failure, Outcome};
 use atoll_contract::keyspace::{Held, Holder, KeyVersion, KeyspaceSpec, Layout, Lease, ListFrom, Page};
 use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec};
 use atoll_core::BoxFuture;
-use atoll_log::Busy;
+use atoll_log::{Busy, Incision};
 use bytes::Bytes;
 
 use crate::keyspaces::{Described, Found, KeyWrite, KeysTransacted, KeysTxn, LeaseRequest, Wrote};
@@ -66,6 +66,12 @@ impl From<Refusal> for tonic::Status {
 
 /// The outcome of an operation in progress.
 pub type Pending<T> = BoxFuture<'static, Result<T, Refusal>>;
+
+/// Returns the refusal of a node that has no replica of the database, or has not opened it yet.
+pub fn no_database() -> Refusal {
+    let next = "ask a node whose roles let it have one; `atoll node list` shows them";
+    Refusal::no(atoll_client::Reason::Refused, "no database is open on this node", next)
+}
 
 /// Waits for an outcome and converts a refusal to a status.
 pub async fn answer<T>(pending: Pending<T>) -> Result<T, tonic::Status> {
@@ -300,6 +306,11 @@ pub trait Backend: Send + Sync {
     /// Returns the operations on the shards of logs, if this node offers them.
     fn shards(&self) -> Option<Arc<dyn ShardBackend>> {
         None
+    }
+
+    /// Excises or replaces one entry of the database's log.
+    fn operate(&self, _: Incision) -> Pending<proto::SurgeryRecord> {
+        Box::pin(std::future::ready(Err(no_database())))
     }
 
     /// Returns the database, if it is open on this node.

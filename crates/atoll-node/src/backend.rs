@@ -9,8 +9,10 @@ use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_door::backend::{
     Backend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, PositionBackend, ReadRecords,
-    Refusal, Room, ShardBackend, Submitted,
+    Refusal, Room, ShardBackend, Submitted, no_database,
 };
+use atoll_log::Incision;
+use atoll_log::surgery::Record;
 use atoll_log::virtual_log::{LogError, LogRecord, ReconfigError, Segment, VersionedChain, VirtualLog};
 use tokio::time::timeout;
 
@@ -22,7 +24,8 @@ use crate::members::change::Changes;
 use crate::named::Named;
 use crate::position_door::PositionDoor;
 use crate::refusals::{
-    append_refusal, log_refusal, open_refusal, read_refusal, reconfig_refusal, register_refusal, trim_refusal,
+    append_refusal, log_refusal, open_refusal, operate_refusal, read_refusal, reconfig_refusal,
+    register_refusal, trim_refusal,
 };
 use crate::replica::DatabaseCell;
 use crate::shard_door::ShardDoor;
@@ -148,6 +151,15 @@ impl Backend for NodeBackend {
 
     fn shards(&self) -> Option<Arc<dyn ShardBackend>> {
         Some(Arc::new(ShardDoor { logs: self.logs.clone() }))
+    }
+
+    fn operate(&self, incision: Incision) -> Pending<proto::SurgeryRecord> {
+        match self.database.get() {
+            Some(database) => {
+                wait(database.operate(incision), |record| told(&record), |e| operate_refusal(&e))
+            }
+            None => Box::pin(std::future::ready(Err(no_database()))),
+        }
     }
 
     fn database(&self) -> Option<atoll_db::Database> {
@@ -320,5 +332,22 @@ fn describe(
         segments: segments.iter().map(segment).collect(),
         segment_count: chain.chain.segment_count(),
         next: next.map(|next| next.0),
+        surgeries: chain.chain.surgery().records().iter().map(told).collect(),
+        held: chain.chain.surgery().hold().map(|hold| told(&hold.record)),
+        changed: chain.chain.surgery().patches().iter().map(|patch| patch.at.0).collect(),
+    }
+}
+
+fn told(record: &Record) -> proto::SurgeryRecord {
+    let hash = |hash: u128| format!("{hash:032x}");
+    proto::SurgeryRecord {
+        position: record.at.0,
+        time_ms: record.time_ms,
+        node: record.node.0,
+        operator: record.operator.clone(),
+        reason: record.reason.clone(),
+        old_hash: hash(record.old_hash),
+        old_bytes: record.old_bytes,
+        new_hash: record.new_hash.map(hash),
     }
 }

@@ -2,8 +2,11 @@
 
 use atoll_client::Reason;
 use atoll_contract::{PlanError, RegisterError, Unavailability};
+use atoll_db::{NotFenced, OperateError};
 use atoll_door::backend::Refusal;
-use atoll_log::virtual_log::{LogAppendError, LogError, LogReadError, ReconfigError, Step, TrimError};
+use atoll_log::virtual_log::{
+    LogAppendError, LogError, LogReadError, ReconfigError, Step, SurgeryError, TrimError,
+};
 
 use crate::logs::OpenError;
 
@@ -154,6 +157,44 @@ pub(crate) fn reconfig_refusal(error: &ReconfigError) -> Refusal {
         ReconfigError::Level { .. } => {
             Refusal::no(Reason::Refused, words, "`atoll cluster upgrade` raises it, once all members can")
         }
+    }
+}
+
+pub(crate) fn operate_refusal(error: &OperateError) -> Refusal {
+    let words = error.to_string();
+    let again =
+        "`atoll chain audit` shows whether it was done; if the position is held, repeat it with --take-over";
+    match error {
+        OperateError::NotAnEntry => {
+            Refusal::no(Reason::Invalid, words, "docs/operate.md describes the format; or excise the entry")
+        }
+        OperateError::NotFenced { held: true, .. } => Refusal::no(Reason::Refused, words, again),
+        OperateError::NotFenced { why: NotFenced::Passed { .. }, .. } => {
+            Refusal::no(Reason::Refused, words, "")
+        }
+        OperateError::NotFenced { .. } => {
+            Refusal::no(Reason::Unavailable, words, "`atoll node list` shows which nodes are up")
+        }
+        OperateError::Stopping => Refusal::unknown(Reason::Stopping, words, again),
+        OperateError::Log(error) => match error {
+            SurgeryError::Fault(_) => Refusal::no(Reason::Invalid, words, ""),
+            SurgeryError::BeyondTail { .. } => Refusal::no(Reason::BeyondTail, words, ""),
+            SurgeryError::Trimmed { .. } => Refusal::no(Reason::Trimmed, words, ""),
+            SurgeryError::Nothing(_) => Refusal::no(Reason::Invalid, words, ""),
+            SurgeryError::UnderWay { .. } => {
+                let next = "wait for it; if its node has died, repeat the same surgery with --take-over";
+                Refusal::no(Reason::Refused, words, next)
+            }
+            SurgeryError::Overtaken(_) => Refusal::no(Reason::Refused, words, again),
+            SurgeryError::Read { error, .. } => read_refusal(error, false),
+            SurgeryError::Chain(error) => {
+                let mut refusal = reconfig_refusal(error);
+                if refusal.happened == atoll_client::Outcome::Unknown {
+                    refusal.failure.next = again.to_owned();
+                }
+                refusal
+            }
+        },
     }
 }
 

@@ -322,6 +322,65 @@ pub struct Chain {
     /// Where to ask for those that follow; none after the active one.
     #[prost(uint64, optional, tag = "6")]
     pub next: ::core::option::Option<u64>,
+    /// Which entries operators have excised or replaced, the oldest first. At most 32.
+    #[prost(message, repeated, tag = "7")]
+    pub surgeries: ::prost::alloc::vec::Vec<SurgeryRecord>,
+    /// The surgery that is under way. Nobody reads its position.
+    #[prost(message, optional, tag = "8")]
+    pub held: ::core::option::Option<SurgeryRecord>,
+    /// The positions whose entries are not those that were appended. A trim drops those that it passes.
+    #[prost(uint64, repeated, tag = "9")]
+    pub changed: ::prost::alloc::vec::Vec<u64>,
+}
+/// What was done to one entry, by whom, and why.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SurgeryRecord {
+    #[prost(uint64, tag = "1")]
+    pub position: u64,
+    /// Milliseconds since the Unix epoch, by the clock of `node`.
+    #[prost(uint64, tag = "2")]
+    pub time_ms: u64,
+    #[prost(uint32, tag = "3")]
+    pub node: u32,
+    #[prost(string, tag = "4")]
+    pub operator: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    /// XXH3, 128 bits, of the payload before, in hexadecimal.
+    #[prost(string, tag = "6")]
+    pub old_hash: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "7")]
+    pub old_bytes: u64,
+    /// The same of the replacement; not set if the entry was excised.
+    #[prost(string, optional, tag = "8")]
+    pub new_hash: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OperateRequest {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub position: u64,
+    /// The new payload, 16 KiB at most; not set: excise the entry.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub with: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Who asks for it; 128 bytes at most.
+    #[prost(string, tag = "4")]
+    pub operator: ::prost::alloc::string::String,
+    /// Why; 1 to 512 bytes.
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    /// Continue a surgery on this position that is under way, because its node has died.
+    #[prost(bool, tag = "6")]
+    pub take_over: bool,
+    /// The operator knows that the entry, which may have been acknowledged, is gone for good. Nothing is done without this.
+    #[prost(bool, tag = "7")]
+    pub confirmed: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OperateReply {
+    #[prost(message, optional, tag = "1")]
+    pub record: ::core::option::Option<SurgeryRecord>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowChainRequest {
@@ -1675,6 +1734,29 @@ pub mod chain_service_client {
                 .insert(GrpcMethod::new("atoll.v1.ChainService", "Modify"));
             self.inner.unary(req, path, codec).await
         }
+        /// Excises or replaces one entry of the database's log, usually one at which every replica has stopped. Nothing is changed unless
+        /// every replica of the cluster has answered that it has not applied the entry.
+        pub async fn operate(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OperateRequest>,
+        ) -> std::result::Result<tonic::Response<super::OperateReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.ChainService/Operate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.ChainService", "Operate"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1711,6 +1793,12 @@ pub mod chain_service_server {
             &self,
             request: tonic::Request<super::ModifyRequest>,
         ) -> std::result::Result<tonic::Response<super::Chain>, tonic::Status>;
+        /// Excises or replaces one entry of the database's log, usually one at which every replica has stopped. Nothing is changed unless
+        /// every replica of the cluster has answered that it has not applied the entry.
+        async fn operate(
+            &self,
+            request: tonic::Request<super::OperateRequest>,
+        ) -> std::result::Result<tonic::Response<super::OperateReply>, tonic::Status>;
     }
     /// Shows and changes the chain of segments under a log.
     #[derive(Debug)]
@@ -1954,6 +2042,51 @@ pub mod chain_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModifySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.ChainService/Operate" => {
+                    #[allow(non_camel_case_types)]
+                    struct OperateSvc<T: ChainService>(pub Arc<T>);
+                    impl<
+                        T: ChainService,
+                    > tonic::server::UnaryService<super::OperateRequest>
+                    for OperateSvc<T> {
+                        type Response = super::OperateReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OperateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ChainService>::operate(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OperateSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

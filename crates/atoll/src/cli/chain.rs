@@ -3,6 +3,7 @@
 use atoll_client::proto::{Chain, Duty, LogletSpec, Segment};
 use serde_json::{Value, json};
 
+use super::chain_surgery::{self as surgery, ExciseArgs, ReplaceArgs};
 use super::{CliError, Common, DEFAULT_LOG, SpecArgs, Table};
 
 /// Arguments of `atoll chain`.
@@ -10,9 +11,9 @@ use super::{CliError, Common, DEFAULT_LOG, SpecArgs, Table};
 pub struct ChainArgs {
     #[command(flatten)]
     pub common: Common,
-    /// Which log
-    #[arg(long, global = true, value_name = "NAME", default_value = DEFAULT_LOG)]
-    pub log: String,
+    /// Which log [default: main; for excise, replace and audit: db, the log of the database]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub log: Option<String>,
     #[command(subcommand)]
     verb: ChainVerb,
 }
@@ -27,6 +28,24 @@ enum ChainVerb {
     Truncate,
     /// Rebuild a sealed segment on other servers; its contents and positions stay the same
     Modify(ModifyArgs),
+    /// Take one entry out of the database's log, at which its replicas have stopped; they then continue behind it
+    Excise(ExciseArgs),
+    /// Put other bytes in place of one entry of the database's log, at which its replicas have stopped; they then continue with it
+    Replace(ReplaceArgs),
+    /// Show which entries were excised or replaced, by whom and why, and the surgery that is under way
+    Audit,
+}
+
+impl ChainVerb {
+    /// Returns the log that the verb means if none is named.
+    fn default_log(&self) -> &'static str {
+        match self {
+            ChainVerb::Excise(_) | ChainVerb::Replace(_) | ChainVerb::Audit => surgery::DATABASE_LOG,
+            ChainVerb::Show(_) | ChainVerb::Extend(_) | ChainVerb::Truncate | ChainVerb::Modify(_) => {
+                DEFAULT_LOG
+            }
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -51,9 +70,20 @@ struct ModifyArgs {
 /// Runs `atoll chain`.
 pub async fn run(args: &ChainArgs) -> Result<(), CliError> {
     let client = args.common.client().await?;
-    let name = args.log.as_str();
+    let name = args.log.as_deref().unwrap_or(args.verb.default_log());
     client.log(name)?;
     let chain = match &args.verb {
+        ChainVerb::Excise(excise) => {
+            return surgery::operate(&args.common, &client, name, &excise.by, None).await;
+        }
+        ChainVerb::Replace(replace) => {
+            let with = surgery::replacement(&replace.with)?;
+            return surgery::operate(&args.common, &client, name, &replace.by, Some(with)).await;
+        }
+        ChainVerb::Audit => {
+            let chain = client.chain(name).await?;
+            return args.common.print(&surgery::to_json(&chain), || surgery::audit(&chain));
+        }
         ChainVerb::Show(show) => client.chain_from(name, show.from).await?,
         ChainVerb::Extend(spec) => client.extend(name, spec.into()).await?,
         ChainVerb::Truncate => client.truncate(name).await?,
@@ -98,6 +128,7 @@ fn to_json(chain: &Chain) -> Value {
         "log": chain.log, "version": chain.version, "trim": chain.trim,
         "segment_count": chain.segment_count, "next": chain.next,
         "segments": chain.segments.iter().map(segment).collect::<Vec<_>>(),
+        "surgery": surgery::to_json(chain),
     })
 }
 
@@ -125,7 +156,7 @@ fn to_text(chain: &Chain) -> String {
         };
         head.push_str(&format!(", {shown} of {} segments ({hint})", chain.segment_count));
     }
-    format!("{head}\n{table}")
+    format!("{head}\n{table}{}", surgery::note(chain))
 }
 
 #[cfg(test)]

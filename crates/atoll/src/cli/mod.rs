@@ -5,6 +5,7 @@
 //! | `mod.rs` | what all verbs share: addresses, output, errors and exit status |
 //! | `log.rs`, `append.rs`, `read.rs` | `atoll log` |
 //! | `chain.rs`, `status.rs`, `node.rs`, `database.rs` | operating |
+//! | `chain_surgery.rs` | `atoll chain excise`, `replace` and `audit` |
 //! | `cluster.rs` | upgrading |
 //! | `check/` | `atoll check` |
 //! | `bench.rs` | measuring |
@@ -20,6 +21,7 @@
 pub mod append;
 pub mod bench;
 pub mod chain;
+mod chain_surgery;
 pub mod check;
 pub mod cluster;
 pub mod completions;

@@ -1,12 +1,11 @@
 //! The database service, which shows operators the replica of this node.
 
-use atoll_client::Reason;
 use atoll_client::proto::database_service_server::DatabaseService;
 use atoll_client::proto::{
     DatabaseStatusReply, DatabaseStatusRequest, ScrubReply, ScrubRequest, StateHash as ToldHash,
 };
 use atoll_db::{Database, HashAt};
-use atoll_door::backend::Refusal;
+use atoll_door::backend::no_database;
 use atoll_door::grpc::Shared;
 use tonic::{Request, Response, Status};
 
@@ -21,9 +20,7 @@ impl DatabaseApi {
     }
 
     fn database(&self) -> Result<Database, Status> {
-        let next = "ask a node whose roles let it have one; `atoll node list` shows them";
-        let none = || Refusal::no(Reason::Refused, "no database is open on this node", next);
-        self.shared.backend.database().ok_or_else(|| none().into())
+        self.shared.backend.database().ok_or_else(|| no_database().into())
     }
 }
 

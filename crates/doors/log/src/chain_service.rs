@@ -2,14 +2,17 @@
 
 use atoll_client::Reason;
 use atoll_client::proto::chain_service_server::ChainService;
-use atoll_client::proto::{Chain, ExtendRequest, ModifyRequest, ShowChainRequest, TruncateRequest};
+use atoll_client::proto::{
+    Chain, ExtendRequest, ModifyRequest, OperateReply, OperateRequest, ShowChainRequest, TruncateRequest,
+};
 use atoll_contract::{LogPos, LogletId};
-use atoll_door::backend::{Refusal, answer};
+use atoll_door::backend::{DATABASE_LOG, Refusal, answer};
 use atoll_door::grpc::Shared;
 use atoll_door::limits::shown;
+use atoll_log::Incision;
 use tonic::{Request, Response, Status};
 
-use crate::names::open;
+use crate::names::{check_name, open};
 use crate::spec::loglet_spec;
 
 /// The chain service of this node.
@@ -32,6 +35,23 @@ fn loglet_id(text: &str) -> Result<LogletId, Refusal> {
             "it has 32 hexadecimal digits; `atoll chain show` lists those of a log",
         )),
     }
+}
+
+/// Refuses surgery that nobody has confirmed, and on logs whose readers Atoll does not know: it could not fence them (virtuallog §7).
+fn check_surgery(request: &OperateRequest) -> Result<(), Refusal> {
+    check_name(&request.log)?;
+    if request.log != DATABASE_LOG {
+        let next = "append a record that corrects the wrong one";
+        let message = format!(
+            "only the log of the database, {DATABASE_LOG}, allows surgery: the readers of others are clients, which may have read the entry"
+        );
+        return Err(Refusal::no(Reason::Refused, message, next));
+    }
+    if !request.confirmed {
+        let message = "the entry would be gone for good, even if it was acknowledged";
+        return Err(Refusal::no(Reason::Refused, message, "confirm it: --yes"));
+    }
+    Ok(())
 }
 
 #[tonic::async_trait]
@@ -61,11 +81,37 @@ impl ChainService for ChainApi {
         let spec = loglet_spec(request.spec)?;
         Ok(Response::new(answer(log.modify(id, spec)).await?))
     }
+
+    async fn operate(&self, request: Request<OperateRequest>) -> Result<Response<OperateReply>, Status> {
+        let request = request.into_inner();
+        check_surgery(&request)?;
+        let incision = Incision {
+            at: LogPos(request.position),
+            with: request.with,
+            operator: request.operator,
+            reason: request.reason,
+            take_over: request.take_over,
+        };
+        let record = answer(self.shared.backend.operate(incision)).await?;
+        Ok(Response::new(OperateReply { record: Some(record) }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn surgery_needs_a_confirmation_and_readers_that_can_be_asked() {
+        let request = |log: &str, confirmed| OperateRequest {
+            log: log.to_owned(),
+            confirmed,
+            ..OperateRequest::default()
+        };
+        assert!(check_surgery(&request(DATABASE_LOG, true)).is_ok());
+        assert!(check_surgery(&request(DATABASE_LOG, false)).is_err());
+        assert!(check_surgery(&request("main", true)).is_err());
+    }
 
     #[test]
     fn loglet_ids_are_read_as_they_are_shown() {
