@@ -23,4 +23,6 @@ atoll_core::mutants! {
     /// A read that another thread makes is made from the newest view, and shows later writes of its own session.
     ZK_READS_ELSEWHERE_SEE_MORE = "ZkReadsElsewhereSeeMore", caught by ["zookeeper"];
     ZK_QUOTA_FORGETS_DELETES = "ZkQuotaForgetsDeletes", caught by ["zookeeper"];
+    /// Creating a node whose name is `poison` panics, at every replica. For the drill of surgery on the log.
+    ZK_POISON = "ZkPoison", caught by [];
 }

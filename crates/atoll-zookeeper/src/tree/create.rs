@@ -1,5 +1,6 @@
 //! The writes create, create2, createContainer and createTTL.
 
+use atoll_core::testing::mutant;
 use bytes::Bytes;
 
 use super::key;
@@ -9,6 +10,7 @@ use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{CreateMode, ErrorCode, perms};
 use crate::jute::records::{Acl, Id};
+use crate::mutants;
 use crate::path;
 
 /// A node to create.
@@ -58,6 +60,7 @@ impl<K: Keys> TreeState<'_, K> {
     /// The same as in ZooKeeper, checked in the same order: an invalid request, a missing parent, a missing permission, an existing
     /// node, an ephemeral parent. QuotaExceeded, if a hard quota is enforced.
     pub fn create(&mut self, new: Create<'_>) -> Result<(String, Node), ErrorCode> {
+        assert!(!(mutant(mutants::ZK_POISON) && new.path.ends_with("/poison")), "as the drill wants it");
         let lifetime = lifetime(new.mode, new.ttl_ms, new.session)?;
         let parent_path = path::parent(new.path)?;
         let acl = Bytes::from(acl::stored(&acl::made_whole(new.acl, new.client)?));
