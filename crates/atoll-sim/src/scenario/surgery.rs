@@ -75,7 +75,7 @@ impl Tenant for Hospital {
 }
 
 fn run(seed: u64, out: TraceOut) -> Outcome {
-    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7375_7267_6572_79);
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x0073_7572_6765_7279);
     let (_, weather) = place(&mut rng);
     let members = [3, 3, 5][rng.below(3) as usize];
     let (engines, oracle, programs) = (Engines::default(), HistoriesOracle::default(), Programs::default());
