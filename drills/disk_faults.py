@@ -102,7 +102,7 @@ class Living:
 
     def __init__(self, door):
         self.path = f"/living-{time.monotonic_ns()}"
-        self.wire = jute.Wire(door, timeout_ms=SESSION_MS, read_only=False)
+        self.wire = jute.Wire(door, timeout_ms=SESSION_MS, read_only=None)
         made(self.wire, self.path)
         self.over = threading.Event()
         self.failed = None
@@ -138,7 +138,7 @@ class Dead:
 
     def __init__(self, node):
         self.path = f"/dead-{node.id}-{time.monotonic_ns()}"
-        self.wire = jute.Wire(node.zookeeper, timeout_ms=SESSION_MS, read_only=False)
+        self.wire = jute.Wire(node.zookeeper, timeout_ms=SESSION_MS, read_only=None)
         made(self.wire, self.path)
 
     def die(self):
@@ -149,7 +149,7 @@ class Dead:
 def is_away(door, path):
     """Whether a znode is not there, by one door, behind all that was written; None if the door does not say."""
     try:
-        wire = jute.Wire(door, patience_s=3, read_only=False)
+        wire = jute.Wire(door, patience_s=3, read_only=None)
         with contextlib.closing(wire):
             wire.call(jute.SYNC, jute.string(path))
             _, error, _ = wire.call(jute.EXISTS, jute.watched(path))

@@ -61,15 +61,16 @@ class Reader:
 
 
 class Wire:
-    """One connection. Replies are (zxid, error, reader); events that come in between are kept."""
+    """One connection. Replies are (zxid, error, reader); events that come in between are kept. `read_only`: whether reads without the log will
+    do; None is a client that does not know of that mode."""
 
-    def __init__(self, host, timeout_ms=10_000, session=0, password=b"\0" * 16, seen=0, read_only=True, patience_s=30, source=None):
+    def __init__(self, host, timeout_ms=10_000, session=0, password=b"\0" * 16, seen=0, read_only=False, patience_s=30, source=None):
         name, port = host.rsplit(":", 1)
         self.socket = socket.create_connection((name, int(port)), timeout=patience_s, source_address=source and (source, 0))
         self.events = []
         self.xid = 0
         hello = struct.pack(">iqiq", 0, seen, timeout_ms, session) + buffer(password)
-        self.send(hello + (b"\0" if read_only else b""))
+        self.send(hello + (b"" if read_only is None else struct.pack(">?", read_only)))
         reply = Reader(self.receive())
         self.version, self.timeout_ms, self.session = reply.take("iiq")
         self.password = reply.buffer()

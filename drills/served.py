@@ -176,7 +176,7 @@ class Counter:
     def _connect(self):
         if self.wire is None:
             self.turn += 1
-            self.wire = jute.Wire(self.doors[self.turn % len(self.doors)], patience_s=2, read_only=False)
+            self.wire = jute.Wire(self.doors[self.turn % len(self.doors)], patience_s=2, read_only=None)
 
     def _drop(self):
         with contextlib.suppress(OSError, AttributeError):

@@ -77,8 +77,7 @@ class Readers:
         """Reads what was written before the poison. A node ends its connections when its replica stops, and when it continues."""
         while not self.over:
             with contextlib.suppress(OSError, struct.error):
-                wire = Wire(host, patience_s=5)
-                with contextlib.closing(wire):
+                with contextlib.closing(Wire(host, patience_s=5, read_only=True)) as wire:
                     while not self.over:
                         _, error, reply = wire.call(GET, watched("/before"))
                         if error or reply.buffer() != b"it stays":
