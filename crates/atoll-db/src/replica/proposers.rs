@@ -87,7 +87,7 @@ impl Proposers {
     /// Records that an entry was excised: no later entry of its proposer is applied, and no copy of it either. Does nothing for a copy
     /// of an entry that was applied.
     pub(crate) fn excised(&mut self, op: OpId, at: LogPos) {
-        if !self.rows.get(&op.client).is_some_and(|(last, _)| op.seq <= *last) {
+        if self.rows.get(&op.client).is_none_or(|(last, _)| op.seq > *last) {
             self.applied(OpId { seq: ENDED, ..op }, at);
         }
     }

@@ -61,6 +61,9 @@ impl Shared {
         let mut chain = self.refreshed().await?;
         loop {
             self.check_incision(&chain, &incision).await?;
+            if self.env.now() >= until {
+                return Err(busy());
+            }
             if chain.chain.active().start <= at {
                 // Only an entry of a sealed segment can be changed: nothing is decided about it any more.
                 self.extend(LogletSpec::default()).await?;
@@ -77,9 +80,6 @@ impl Shared {
                     return Ok(Held { at, id, version: Version(chain.version.0 + 1) });
                 }
                 Installed::Lost(newer) => chain = newer,
-            }
-            if self.env.now() >= until {
-                return Err(busy());
             }
         }
     }
