@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use atoll_contract::{LogPos, ReadFrom};
 use atoll_core::{Level, NodeId};
-use atoll_db::{Halt, NotFenced, OperateError, ProposeError, Shelf};
+use atoll_db::{Halt, MemoryStore, NotFenced, OperateError, ProposeError, Shelf};
 use atoll_log::Incision;
 use atoll_log::surgery::hash_of;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -149,6 +149,29 @@ fn surgery_waits_for_every_replica_and_is_given_up_without_an_answer() {
     kill(&mut world, 2);
     world.driver.run_for(Duration::from_secs(1));
     operate(&mut world, 0, incision(at, None)).unwrap();
+    all_continue(&mut world);
+}
+
+/// Takes the store of a node, and starts the node again.
+fn lose_store(world: &mut World, n: usize) {
+    world.stores[n] = MemoryStore::new();
+    kill(world, n);
+    world.driver.run_for(Duration::from_secs(1));
+}
+
+#[test]
+fn surgery_does_not_wait_for_a_replica_to_which_no_peer_sends_its_state() {
+    let mut world = new_world(8);
+    for n in 0..60 {
+        propose(&mut world, 0, put(&format!("k{n}"), "1")).unwrap();
+        world.driver.run_for(Duration::from_millis(5));
+    }
+    let at = poison(&mut world, 0, panic("x"), &[]);
+    let trim = world.nodes[0].log.chain().unwrap().chain.trim();
+    assert!(trim > LogPos::ZERO, "a replica without a store needs the state of a peer");
+    lose_store(&mut world, 2);
+    assert_eq!(world.nodes[2].engine.view().below(), LogPos::ZERO);
+    operate(&mut world, 1, incision(at, None)).unwrap();
     all_continue(&mut world);
 }
 

@@ -66,9 +66,14 @@ impl Database {
                     let room = self.feed(|feed| feed.entries(Delivered::all(read)));
                     if let Some(room) = room {
                         hit("db.tailer.full");
-                        if room.await.is_err() {
+                        match self.unless_asked(room).await {
+                            Ok(Ok(())) => {}
                             // The applier is gone.
-                            return;
+                            Ok(Err(_)) => return,
+                            Err(who) => {
+                                let Some(next) = self.answer(who).await else { return };
+                                reader.seek(next);
+                            }
                         }
                     }
                 }
@@ -86,10 +91,8 @@ impl Database {
                     self.refill(self.core.published().below, &mut reader).await;
                 }
                 Came::Fence(who) => {
-                    hit("db.tailer.fenced");
-                    let Ok(next) = self.feed(|feed| feed.rewind(false)).await else { return };
+                    let Some(next) = self.answer(who).await else { return };
                     reader.seek(next);
-                    who.into_iter().for_each(|done| done.complete(next));
                 }
             }
         }
@@ -125,6 +128,26 @@ impl Database {
                 return self.feed(|feed| feed.rewind(true)).await.is_ok();
             }
         }
+    }
+
+    /// Tells surgeons how far this replica is, once it has dropped what it has read from the log and not applied. Returns that position,
+    /// from which the log must be read again; None if the applier is gone.
+    async fn answer(&self, who: Vec<Completer<LogPos>>) -> Option<LogPos> {
+        hit("db.tailer.fenced");
+        let next = self.feed(|feed| feed.rewind(false)).await.ok()?;
+        who.into_iter().for_each(|done| done.complete(next));
+        Some(next)
+    }
+
+    /// Waits for `what`, unless surgeons ask meanwhile how far this replica is: their surgery must not wait for what may take long, or
+    /// for peers that wait for the surgery themselves.
+    async fn unless_asked<F: Future>(&self, what: F) -> Result<F::Output, Vec<Completer<LogPos>>> {
+        let mut what = pin!(what);
+        poll_fn(move |cx| match what.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Pending => self.core.poll_fence(cx).map(Err),
+        })
+        .await
     }
 
     async fn wait(&self, next: impl Future<Output = Result<LogRead, LogReadError>>, committed: bool) -> Came {
@@ -170,22 +193,35 @@ impl Database {
     async fn refill(&self, at_least: LogPos, reader: &mut atoll_log::virtual_log::Reader) {
         let mut turn = self.to.env.random() as usize;
         loop {
-            let peers = self.peers();
-            if peers.is_empty() {
-                self.note(format!("no replica is up that could give the state below {at_least}"));
-            } else {
-                turn = turn.wrapping_add(1);
-                match self.refill_from(peers[turn % peers.len()], at_least).await {
-                    Ok(below) => {
-                        self.core.figures(|f| f.refilling = None);
-                        reader.seek(below);
-                        return;
-                    }
-                    Err(why) => self.note(why),
+            turn = turn.wrapping_add(1);
+            let attempt = async {
+                let fetched = self.fetch_state(turn, at_least).await;
+                if let Err(why) = &fetched {
+                    self.note(why.clone());
+                    self.core.figures(|f| f.refilling = None);
+                    self.pause().await;
                 }
-            }
+                fetched.is_ok()
+            };
+            let attempt = self.unless_asked(attempt).await;
+            let finished = match attempt {
+                Ok(true) => Some(self.step(Refill::Finish).await),
+                Ok(false) => None,
+                Err(who) => {
+                    hit("db.refill.fenced");
+                    self.answer(who).await;
+                    None
+                }
+            };
             self.core.figures(|f| f.refilling = None);
-            self.pause().await;
+            match finished {
+                Some(Ok(below)) => return reader.seek(below),
+                Some(Err(error)) => {
+                    self.note(error.to_string());
+                    self.pause().await;
+                }
+                None => {}
+            }
         }
     }
 
@@ -196,7 +232,16 @@ impl Database {
         peers.filter(|c| c.alive).map(|c| c.node).collect()
     }
 
-    async fn refill_from(&self, peer: NodeId, at_least: LogPos) -> Result<LogPos, String> {
+    /// Fetches the state of a peer into the store, beside the state that this replica has.
+    async fn fetch_state(&self, turn: usize, at_least: LogPos) -> Result<(), String> {
+        let peers = self.peers();
+        if peers.is_empty() {
+            return Err(format!("no replica is up that could give the state below {at_least}"));
+        }
+        self.fetch_from(peers[turn % peers.len()], at_least).await
+    }
+
+    async fn fetch_from(&self, peer: NodeId, at_least: LogPos) -> Result<(), String> {
         let mut fetch = transfer::fetch(&self.to.env, peer, at_least);
         let mut so_far = Refilling { from: peer, below: at_least, keys: 0, bytes: 0 };
         let words = |e: StoreError| e.to_string();
@@ -211,7 +256,7 @@ impl Database {
             self.core.figures(|f| f.refilling = Some(so_far.clone()));
             self.step(Refill::Items(piece.items)).await.map_err(words)?;
             if piece.last {
-                return self.step(Refill::Finish).await.map_err(words);
+                return Ok(());
             }
         }
     }

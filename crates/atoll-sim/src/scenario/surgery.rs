@@ -30,6 +30,7 @@ pub const SCENARIO: Scenario = Scenario {
     run,
     marks: &[&[
         "db.apply.excised",
+        "db.refill.fenced",
         "db.resumed",
         "db.surgery.done",
         "db.surgery.refused",
