@@ -11,6 +11,7 @@ use atoll_contract::register::Nonce;
 use atoll_contract::{LogPos, ReadFrom, Unavailability};
 use atoll_core::testing::hit;
 use atoll_core::{Completer, NodeId, Ticket};
+use atoll_log::surgery::Surgery;
 use atoll_log::{LogError, LogRead, LogReadError};
 
 use super::Refilling;
@@ -238,10 +239,26 @@ impl Database {
         if peers.is_empty() {
             return Err(format!("no replica is up that could give the state below {at_least}"));
         }
-        self.fetch_from(peers[turn % peers.len()], at_least).await
+        let before = self.surgery().await?;
+        let below = self.fetch_from(peers[turn % peers.len()], at_least).await?;
+        // The peer may have made the state before it was asked, and have died since. So this replica, which may have been asked since,
+        // takes no state from before the end of a surgery.
+        let now = self.surgery().await?;
+        if now != before || now.held().is_some_and(|at| at < below) {
+            hit("db.refill.surgery");
+            return Err("there was surgery on the log while the state was fetched: trying again".to_owned());
+        }
+        Ok(())
     }
 
-    async fn fetch_from(&self, peer: NodeId, at_least: LogPos) -> Result<(), String> {
+    /// Returns what operators have done to entries, and the surgery that is under way.
+    async fn surgery(&self) -> Result<Surgery, String> {
+        let chain = self.to.log.refresh().await.map_err(|_| Unavailability::Stopping.to_string())?;
+        Ok(chain.map_err(|error| error.to_string())?.chain.surgery().clone())
+    }
+
+    /// Returns the position below which the fetched state has all entries.
+    async fn fetch_from(&self, peer: NodeId, at_least: LogPos) -> Result<LogPos, String> {
         let mut fetch = transfer::fetch(&self.to.env, peer, at_least);
         let mut so_far = Refilling { from: peer, below: at_least, keys: 0, bytes: 0 };
         let words = |e: StoreError| e.to_string();
@@ -256,7 +273,7 @@ impl Database {
             self.core.figures(|f| f.refilling = Some(so_far.clone()));
             self.step(Refill::Items(piece.items)).await.map_err(words)?;
             if piece.last {
-                return Ok(());
+                return Ok(so_far.below);
             }
         }
     }

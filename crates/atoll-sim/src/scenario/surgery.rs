@@ -31,6 +31,7 @@ pub const SCENARIO: Scenario = Scenario {
     marks: &[&[
         "db.apply.excised",
         "db.refill.fenced",
+        "db.refill.surgery",
         "db.resumed",
         "db.surgery.done",
         "db.surgery.refused",
