@@ -12,7 +12,7 @@ use atoll_contract::{LogPos, ReadFrom, Unavailability};
 use atoll_core::testing::hit;
 use atoll_core::{Completer, NodeId, Ticket};
 use atoll_log::surgery::Surgery;
-use atoll_log::{LogError, LogRead, LogReadError};
+use atoll_log::{Chain, LogError, LogRead, LogReadError};
 
 use super::Refilling;
 use super::commit::Refill;
@@ -36,6 +36,22 @@ enum Came {
     Wrong,
     /// A surgeon asks how far this replica is, and that it reads what it has not applied again.
     Fence(Vec<Completer<LogPos>>),
+}
+
+/// Returns whether surgery has changed an entry since a replica has read it with the change `seen`. A trim that passes the entry drops
+/// the change; then a peer's state has what became of the entry.
+fn is_changed(chain: &Chain, at: LogPos, seen: Option<Nonce>) -> bool {
+    let surgery = chain.surgery();
+    match chain.trim() > at {
+        true => {
+            let operated = surgery.records().iter().any(|record| record.at == at);
+            if operated {
+                hit("db.resumed.trimmed");
+            }
+            operated
+        }
+        false => surgery.patch(at).is_some_and(|patch| Some(patch.id) != seen),
+    }
 }
 
 impl Database {
@@ -124,7 +140,7 @@ impl Database {
             // It stays where it is, and reads the entry again before it continues.
             asked.await.into_iter().for_each(|done| done.complete(at));
             if let Ok(Ok(chain)) = self.to.log.refresh().await
-                && chain.chain.surgery().patch(at).is_some_and(|patch| Some(patch.id) != seen)
+                && is_changed(&chain.chain, at, seen)
             {
                 return self.feed(|feed| feed.rewind(true)).await.is_ok();
             }
