@@ -346,15 +346,16 @@ impl Applier {
     }
 
     /// Drops the entries that were accepted but not applied, and returns the position of the next one. With `resumes`, a replica that has
-    /// halted at an entry continues: no part of that entry took effect.
+    /// halted at an entry continues: no part of that entry took effect. One whose store has failed for good since does not.
     pub(crate) fn rewind(&mut self, resumes: bool) -> LogPos {
         self.backlog.clear();
-        if resumes && self.halted {
+        let next = self.replica.next();
+        if resumes && self.core.halted().is_some_and(|halt| halt.at_entry() == Some(next)) {
             hit("db.resumed");
             self.halted = false;
             self.core.resume();
         }
-        self.replica.next()
+        next
     }
 
     /// Durably commits everything that is applied, after the current commit. Does nothing while that commit has to be retried. With

@@ -490,9 +490,11 @@ impl Core {
         }
     }
 
-    /// Records that the replica continues after a halt.
+    /// Records that the replica continues after a halt. What its store owes is tried again.
     pub(crate) fn resume(&self) {
         self.crowd.resume();
+        let retrier = lock(&self.state).retrier.take();
+        retrier.into_iter().for_each(Waker::wake);
     }
 
     /// Asks the tailer to answer once every entry that is not applied is read from the log again, with the chain that this node has read
