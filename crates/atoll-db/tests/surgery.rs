@@ -9,8 +9,8 @@ use std::time::Duration;
 use atoll_contract::{LogPos, ReadFrom};
 use atoll_core::{Level, NodeId};
 use atoll_db::{Halt, MemoryStore, NotFenced, OperateError, ProposeError, Shelf};
-use atoll_log::Incision;
 use atoll_log::surgery::hash_of;
+use atoll_log::{Incision, SurgeryError};
 use bytes::{BufMut, Bytes, BytesMut};
 use common::world::{World, with_role};
 use common::{add, items, panic, panic_unsalted, put};
@@ -172,6 +172,30 @@ fn surgery_does_not_wait_for_a_replica_to_which_no_peer_sends_its_state() {
     lose_store(&mut world, 2);
     assert_eq!(world.nodes[2].engine.view().below(), LogPos::ZERO);
     operate(&mut world, 1, incision(at, None)).unwrap();
+    all_continue(&mut world);
+}
+
+#[test]
+fn a_surgery_that_was_cut_short_ends_by_itself() {
+    let mut world = new_world(9);
+    let first = propose(&mut world, 0, put("a", "1")).unwrap();
+    let at = poison(&mut world, 0, panic("x"), &[]);
+    // Its node dies before it has asked anybody.
+    let begin = |world: &mut World, at| {
+        let ticket = world.nodes[0].log.hold(incision(at, None), 7);
+        world.driver.block_on(NodeId(1), ticket).unwrap().unwrap();
+        kill(world, 0);
+    };
+    begin(&mut world, first);
+    lose_store(&mut world, 2);
+    assert_eq!(world.nodes[2].engine.view().below(), first, "the position is held");
+    let refused = operate(&mut world, 1, incision(at, None));
+    assert!(matches!(refused, Err(OperateError::Log(SurgeryError::UnderWay { .. }))), "{refused:?}");
+    world.driver.run_for(Duration::from_secs(3));
+    assert_eq!(world.nodes[2].engine.view().below(), at, "it is held no more");
+    begin(&mut world, at);
+    // Nobody needs to wait.
+    operate(&mut world, 1, Incision { take_over: true, ..incision(at, None) }).unwrap();
     all_continue(&mut world);
 }
 

@@ -157,7 +157,7 @@ fn a_surgery_that_was_cut_short_is_taken_over_or_given_up() {
     let second = hold(&mut c, &log, Incision { take_over: true, ..incision(4, Some("other")) }).unwrap();
     let finish = log.finish_surgery(&first);
     assert_eq!(c.run(1, finish).unwrap(), Err(SurgeryError::Overtaken(LogPos(4))));
-    let release = log.release_hold(&first);
+    let release = log.release_hold(first.id);
     c.run(1, release).unwrap().unwrap();
     assert_eq!(log.chain().unwrap().chain.surgery().held(), Some(LogPos(4)), "that was another one");
     for _ in 0..2 {
@@ -166,7 +166,7 @@ fn a_surgery_that_was_cut_short_is_taken_over_or_given_up() {
     }
     assert_eq!(log.chain().unwrap().chain.surgery().records().len(), 1);
     let third = hold(&mut c, &log, incision(5, None)).unwrap();
-    let release = log.release_hold(&third);
+    let release = log.release_hold(third.id);
     c.run(1, release).unwrap().unwrap();
     let mut expected = entries(5..=10);
     expected[0] = Some("other".to_owned());

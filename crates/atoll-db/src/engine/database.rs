@@ -253,6 +253,7 @@ impl Database {
             threads,
             options: self.options.clone(),
             silent: BTreeMap::new(),
+            surgery: None,
         }
     }
 

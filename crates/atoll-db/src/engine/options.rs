@@ -55,6 +55,9 @@ pub struct Options {
     /// How long surgery on the log waits for the answers of all replicas. The position is held meanwhile. Too small: it is refused while a
     /// node restarts. Too large: an operator waits long for the refusal.
     pub fenced_within: Duration,
+    /// After this time, any replica gives a surgery up whose node has died, and the position is no longer held. Too small: a surgery is
+    /// given up while its node is still at it. Too large: readers of that position wait long, unless an operator takes it over.
+    pub held_at_most: Duration,
     /// The interval at which replicas commit durably, compare their hashes, and trim the log. Too small: many syncs and messages.
     /// Too large: a difference is found late, and the log is longer.
     pub upkeep_every: Duration,
@@ -88,6 +91,7 @@ impl Default for Options {
             answers_within: Duration::from_secs(2),
             read_within: Duration::from_secs(1),
             fenced_within: Duration::from_secs(15),
+            held_at_most: Duration::from_secs(60),
             upkeep_every: Duration::from_secs(10),
             scrub_every: Duration::from_secs(3600),
             range_keys: 4096,

@@ -99,7 +99,7 @@ impl Database {
             && let Err(why) = self.fence(&held).await
         {
             hit("db.surgery.refused");
-            let released = self.to.log.release_hold(&held).await;
+            let released = self.to.log.release_hold(held.id).await;
             return Err(OperateError::NotFenced { at, why, held: !matches!(released, Ok(Ok(()))) });
         }
         let chain = self.to.log.finish_surgery(&held).await.map_err(stopping)??;

@@ -1,4 +1,5 @@
-//! Periodically commits, asks the other replicas for their progress, compares hashes, and trims the log.
+//! Periodically commits, asks the other replicas for their progress, compares hashes, and trims the log. Ends surgery on the log that was
+//! left under way.
 //!
 //! The trim policy: the log is trimmed below the position that is durable in the stores of all replicas in service. The last
 //! `keep_entries` entries are kept, so that a node that was away for a short time catches up from the log; a node that was away for
@@ -11,10 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::LogPos;
+use atoll_contract::{LogPos, Nonce};
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, NodeId, Tick};
-use atoll_log::VirtualLog;
+use atoll_log::{VersionedChain, VirtualLog};
 
 use super::message::{AskReplica, AskService, ReplicaReport, ServiceReport};
 use super::scrub::{Pace, scrub};
@@ -41,6 +42,8 @@ pub(crate) struct Upkeep {
     pub(crate) options: Options,
     /// The nodes that are up but do not answer, and since when.
     pub(crate) silent: BTreeMap<NodeId, Tick>,
+    /// The surgery that is under way, and since when this replica knows of it.
+    pub(crate) surgery: Option<(Nonce, Tick)>,
 }
 
 /// The answers of a replica.
@@ -68,6 +71,7 @@ impl Upkeep {
             self.compare(&reports);
             self.note_silence(&reports);
             self.trim(&reports).await;
+            self.end_surgery().await;
             if self.core.take_scrub() || self.env.now() >= next_scrub {
                 self.scrub().await;
                 next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
@@ -174,6 +178,22 @@ impl Upkeep {
         }
         let all = 1 + self.cluster.peers(me).len();
         (2 * in_service > all).then_some(below)
+    }
+
+    /// Gives up a surgery that has been under way for longer than any takes: the node that did it has died, or it does not know that it
+    /// has begun one. Its entry stays as it was. A replica that does not know of the surgery does not wait for it either.
+    async fn end_surgery(&mut self) {
+        let known = self.surgery.take();
+        let id_of = |chain: &VersionedChain| chain.chain.surgery().hold().map(|hold| hold.patch.id);
+        let Some(id) = self.log.chain().as_deref().and_then(id_of) else { return };
+        let now = self.env.now();
+        let since = known.filter(|(known, _)| *known == id).map_or(now, |(_, since)| since);
+        self.surgery = Some((id, since));
+        if now.since(since) >= self.options.held_at_most {
+            hit("db.upkeep.hold_ended");
+            // If it fails, the next upkeep tries again.
+            let _ = self.log.release_hold(id).await;
+        }
     }
 
     async fn trim(&self, reports: &BTreeMap<NodeId, Option<PeerReport>>) {

@@ -52,7 +52,7 @@ use atoll_contract::loglet::sharded::ShardChange;
 use atoll_contract::loglet::write_once::{Layout, PositionState, Replace};
 use atoll_contract::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
 use atoll_contract::position::LogPos;
-use atoll_contract::register::{Register, Registers, Version};
+use atoll_contract::register::{Nonce, Register, Registers, Version};
 
 mod append;
 
@@ -491,9 +491,10 @@ impl VirtualLog {
         self.0.env.launch("vlog.surgery", async move { me.finish_surgery(at, id).await })
     }
 
-    /// Gives up a surgery: the entry stays as it was, and readers continue. Does nothing if it is not under way.
-    pub fn release_hold(&self, held: &Held) -> Ticket<Result<(), SurgeryError>> {
-        let (me, id) = (self.0.clone(), held.id);
+    /// Gives up the surgery with this id: the entry stays as it was, and readers continue. Does nothing if it is not under way. Anybody may
+    /// do this at any time, because whoever began the surgery can then no longer finish it.
+    pub fn release_hold(&self, id: Nonce) -> Ticket<Result<(), SurgeryError>> {
+        let me = self.0.clone();
         self.0.env.launch("vlog.release", async move { me.release_hold(id).await })
     }
 

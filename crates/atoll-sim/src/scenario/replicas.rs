@@ -167,6 +167,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
                 stalled_after: Duration::from_millis(1_500),
                 waited_for: Duration::from_millis(500),
                 fenced_within: Duration::from_secs(4),
+                held_at_most: Duration::from_secs(8),
                 ..DatabaseOptions::default()
             },
         };

@@ -189,6 +189,7 @@ impl World {
                 range_keys: 16,
                 scrub_every: Duration::from_millis(700),
                 fenced_within: Duration::from_millis(400),
+                held_at_most: Duration::from_secs(2),
                 ..Options::default()
             },
         };
