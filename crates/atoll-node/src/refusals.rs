@@ -172,8 +172,9 @@ pub(crate) fn operate_refusal(error: &OperateError) -> Refusal {
         OperateError::NotFenced { why: NotFenced::Passed { .. }, .. } => {
             Refusal::no(Reason::Refused, words, "")
         }
+        // A client would repeat an `unavailable` surgery by itself, for longer than its operator waits.
         OperateError::NotFenced { .. } => {
-            Refusal::no(Reason::Unavailable, words, "`atoll node list` shows which nodes are up")
+            Refusal::no(Reason::Refused, words, "`atoll node list` shows which nodes are up")
         }
         OperateError::Stopping => Refusal::unknown(Reason::Stopping, words, again),
         OperateError::Log(error) => match error {
