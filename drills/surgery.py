@@ -2,11 +2,12 @@
 """Surgery on the log of the database: an entry stops every replica, and an operator takes it out, or puts another one in its place.
 
 Real nodes run a test build with a known bug: creating a ZooKeeper node of the name `poison` panics at every replica (`ATOLL_MUTANT`). All
-replicas stop at that entry, say where, and serve reads of the state before it (to ZooKeeper clients that allow read-only mode). Surgery without `--yes` or a reason is refused, and so is one
-beyond the tail, below the trim point, with a file that is too long or no entry, on another log, while another surgery is under way, and while
-a replica does not answer. Then `atoll chain excise` takes the entry out. All replicas continue without a restart, with equal state hashes.
-`atoll chain replace` does the same with another entry in its place. The audit shows who did what and why. After `kill -9` of all nodes, the
-replicas come back past both positions.
+replicas stop at that entry, say where, and serve reads of the state before it (to ZooKeeper clients that allow read-only mode). Surgery
+without `--yes` or a reason is refused, and so is one beyond the tail, below the trim point, with a file that is too long or no entry, on
+another log, while another surgery is under way, and while a replica does not answer. A node dies in the middle of a surgery. Then `atoll
+chain excise` takes that over, and takes the entry out. All replicas continue without a restart, with equal state hashes. `atoll chain
+replace` does the same with another entry in its place. The audit shows who did what and why. After `kill -9` of all nodes, the replicas
+come back past both positions.
 
 `--test-bin` is a program that honours `ATOLL_MUTANT`: `cargo build -p atoll --features testing`. By default, ATOLL_TEST_BIN.
 """
@@ -35,7 +36,7 @@ KEEP = 100
 CONTINUE_WITHIN = 20
 # The longest replacement, in bytes.
 LONGEST = 16 * 1024
-NO_NODE = -101
+NO_NODE, EXISTS_ALREADY = -101, -110
 
 
 def replica(cluster, node):
@@ -100,7 +101,7 @@ def write(cluster, path, data=b""):
             with contextlib.suppress(OSError):
                 wire = Wire(node.zookeeper, patience_s=5)
                 try:
-                    return wire.call(CREATE, create(path, data))[1] in (0, -110)
+                    return wire.call(CREATE, create(path, data))[1] in (0, EXISTS_ALREADY)
                 finally:
                     wire.close()
         return False
@@ -109,12 +110,17 @@ def write(cluster, path, data=b""):
 
 
 def fill(cluster, name, count):
-    """Writes so many entries, one after the other."""
-    wire = Wire(cluster.nodes()[0].zookeeper)
-    for _ in range(count):
-        for op, body in ((CREATE, create(f"/{name}")), (DELETE, versioned(f"/{name}"))):
-            need(wire.call(op, body)[1] == 0, f"writes of {name} fail")
-    wire.close()
+    """Writes so many entries, one after the other. A node ends its connections when it begins to serve without the log, and when it has the
+    log back."""
+    def once():
+        with contextlib.suppress(OSError), contextlib.closing(Wire(cluster.nodes()[0].zookeeper)) as wire:
+            for _ in range(count):
+                made, gone = wire.call(CREATE, create(f"/{name}"))[1], wire.call(DELETE, versioned(f"/{name}"))[1]
+                need(made in (0, EXISTS_ALREADY) and gone in (0, NO_NODE), f"writes of {name} fail: {made}, {gone}")
+            return True
+        return False
+
+    poll(f"{count} writes of {name}", 60, once, every=0.2)
 
 
 def plant(cluster, path):
@@ -183,6 +189,23 @@ def silent(cluster, at):
         need(first.returncode == 1 and f"[{third}]" in error.decode(), f"the first surgery: {first.returncode}: {error.decode()}")
     need(held(cluster) is None and len(stopped(cluster)) == NODES, "a surgery that was given up has left something")
     say(f"  given up: node {third} did not answer")
+
+
+def cut_short(cluster, at):
+    """The node that does a surgery dies in the middle. The position stays held, so that another surgery can be refused, or take it over."""
+    third = cluster.ids()[-1]
+    with paused(cluster, third):
+        args = ("chain", "excise", "--position", at, "--reason", "cut short", "--yes")
+        first = cluster.spawn(*args, connect=cluster.connect(*cluster.ids()[:-1]), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        node = poll("the surgery is under way", 20, lambda: held(cluster), every=0.2)["node"]
+        pids, _ = cluster.signal([node])
+        first.communicate(timeout=60)
+        need(first.returncode == 3, f"the surgery whose node has died: {first.returncode}")
+    cluster.wait_back(pids)
+    # It does not even read the entry, because the position is held.
+    poll(f"the replica of node {node} is before the entry", 30, lambda: replica(cluster, node)["applied_below"] == at, every=0.2)
+    refused(cluster, "another surgery is under way", "excise", "--position", at)
+    say(f"  cut short: node {node} has died in the middle")
 
 
 @contextlib.contextmanager
@@ -264,7 +287,8 @@ def body(drill):
             readers.served()
             silent(cluster, at)
             old = entry(cluster, at)
-            record = operate(cluster, "excise", at)
+            cut_short(cluster, at)
+            record = operate(cluster, "excise", at, "--take-over")
             need(record["old_bytes"] == len(old) and record["new_hash"] is None, f"the record: {record}, of {len(old)} bytes")
             drill.result["excised_s"] = round(continues(cluster, at, "after-excise"), 2)
             readers.served()
