@@ -6,3 +6,4 @@ mod common;
 mod solo;
 mod started;
 mod stores;
+mod surgery;

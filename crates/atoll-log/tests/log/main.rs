@@ -11,5 +11,6 @@ mod long_chain;
 mod pages;
 mod scenario;
 mod searches;
+mod surgery;
 mod unordered;
 mod virtual_log;

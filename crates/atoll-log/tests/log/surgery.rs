@@ -1,18 +1,15 @@
 //! Surgery on single entries (virtuallog §7): a held entry stops readers, a changed one is changed for all of them, and a surgery that was
 //! cut short ends neither way by itself.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::Cluster;
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_log::surgery::{MAX_REPLACEMENT_BYTES, SurgeryFault, hash_of};
 use atoll_log::virtual_log::{ReconfigError, SurgeryError, VirtualLog};
 use atoll_log::{Held, Incision, LogError, LogReadError, LogRecord};
 use bytes::Bytes;
-use common::Cluster;
 
 fn fill(c: &mut Cluster, log: &Arc<VirtualLog>, seqs: std::ops::RangeInclusive<u64>) {
     let record = |seq| LogRecord {

@@ -1,19 +1,16 @@
 //! Surgery on the log of a database (virtuallog §7): replicas that have halted at an entry continue once it has changed, and it changes
 //! only if no replica has applied it.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
+use crate::common::world::{World, with_role};
+use crate::common::{add, items, panic, panic_unsalted, put};
 use atoll_contract::{LogPos, ReadFrom};
 use atoll_core::{Level, NodeId};
 use atoll_db::{Halt, MemoryStore, NotFenced, OperateError, ProposeError, Shelf};
 use atoll_log::surgery::hash_of;
 use atoll_log::{Incision, SurgeryError};
 use bytes::{BufMut, Bytes, BytesMut};
-use common::world::{World, with_role};
-use common::{add, items, panic, panic_unsalted, put};
 
 /// Returns a world in which all members can read what surgery writes.
 fn new_world(seed: u64) -> World {
