@@ -148,10 +148,9 @@ struct Shown {
 impl Shown {
     /// Returns what each node took and did, the first one first. Only the client, which is the last one, waits for others.
     fn observed(&self) -> impl Iterator<Item = Observed> {
-        // The servers, and, if it stores nothing, the node that orders; and the client.
-        let taking_part = self.run.servers as usize + usize::from(self.run.sequencer.is_some()) + 1;
+        let threads = self.threads() as usize;
         let processors = available_parallelism().map_or(1, |count| count.get());
-        let neighbours = u32::try_from(taking_part.saturating_sub(processors)).unwrap_or(u32::MAX);
+        let neighbours = u32::try_from(threads.saturating_sub(processors)).unwrap_or(u32::MAX);
         let (client, servers) = (self.showed.nodes.len(), self.run.servers as usize);
         let for_disk = self.for_disk_ns() / u64::from(self.run.servers.max(1));
         let nodes = self.showed.nodes.iter().enumerate();
@@ -162,8 +161,16 @@ impl Shown {
         })
     }
 
-    /// Returns what the system's own threads took of the processors to write what the servers have appended. That is all that was beside the
-    /// nodes, unless it is so much that other programs must have run.
+    /// Returns how many threads took part: of servers, of their journals, of the node that orders if it stores nothing, and of the client.
+    fn threads(&self) -> u32 {
+        match self.load.what {
+            What::Append => 2 * self.run.servers + u32::from(self.run.sequencer.is_some()) + 1,
+            What::Read => self.run.servers + 1,
+        }
+    }
+
+    /// Returns what the system's own threads took of the processors to write what the servers have appended. That is all that was beside
+    /// the nodes, unless it is so much that other programs must have run.
     fn for_disk_ns(&self) -> u64 {
         let (others, nodes) = (self.showed.others_ns(), &self.showed.nodes);
         let known: u64 = nodes.iter().map(|node| node.processor_ns).sum();

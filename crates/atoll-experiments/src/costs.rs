@@ -4,7 +4,7 @@
 use crate::usage::Usage;
 
 /// What costs something, one number for each.
-const CAUSES: usize = 13;
+const CAUSES: usize = 12;
 /// How many times the fit goes over all costs. It has settled long before that.
 const PASSES: usize = 20_000;
 
@@ -31,11 +31,10 @@ pub struct Costs {
     pub batch_ns: f64,
     /// Of a byte of such a batch.
     pub batch_byte_ns: f64,
-    /// Of a step more, for each node that the machine has more than processors: the more take turns, the less does each find in the caches.
+    /// Of a step more, for each thread that takes part beyond the number of processors: the more take turns, the less does each find in the
+    /// caches.
     pub step_neighbour_ns: f64,
-    /// Of a byte that is read or written more, for each such node.
-    pub byte_neighbour_ns: f64,
-    /// Of a byte of a batch more, for each such node.
+    /// Of a byte of a batch more, for each such thread.
     pub batch_byte_neighbour_ns: f64,
 }
 
@@ -46,7 +45,7 @@ pub struct Observed {
     pub usage: Usage,
     /// How many operations it had under way with other nodes.
     pub under_way: u32,
-    /// How many nodes more than processors the machine had.
+    /// How many threads more than processors took part.
     pub neighbours: u32,
 }
 
@@ -67,7 +66,6 @@ impl Observed {
             self.usage.batches,
             self.usage.batch_bytes,
             (steps + frames_out) * neighbours,
-            (bytes_in + bytes_out) * neighbours,
             self.usage.batch_bytes * neighbours,
         ]
         .map(|count| count as f64)
@@ -78,8 +76,7 @@ impl Costs {
     fn of(values: [f64; CAUSES]) -> Self {
         let [turn_ns, step_ns, wake_ns, read_ns, write_ns, byte_ns, step_crowd_ns, byte_crowd_ns, ..] =
             values;
-        let [.., batch_ns, batch_byte_ns, step_neighbour_ns, byte_neighbour_ns, batch_byte_neighbour_ns] =
-            values;
+        let [.., batch_ns, batch_byte_ns, step_neighbour_ns, batch_byte_neighbour_ns] = values;
         Costs {
             turn_ns,
             step_ns,
@@ -92,7 +89,6 @@ impl Costs {
             batch_ns,
             batch_byte_ns,
             step_neighbour_ns,
-            byte_neighbour_ns,
             batch_byte_neighbour_ns,
         }
     }
@@ -110,7 +106,6 @@ impl Costs {
             self.batch_ns,
             self.batch_byte_ns,
             self.step_neighbour_ns,
-            self.byte_neighbour_ns,
             self.batch_byte_neighbour_ns,
         ]
     }
@@ -219,7 +214,7 @@ mod tests {
     #[test]
     fn costs_are_found_again() {
         let real =
-            Costs::of([900.0, 300.0, 0.0, 2_000.0, 5_000.0, 0.2, 0.3, 0.001, 30_000.0, 0.5, 40.0, 0.03, 0.2]);
+            Costs::of([900.0, 300.0, 0.0, 2_000.0, 5_000.0, 0.2, 0.3, 0.001, 30_000.0, 0.5, 40.0, 0.2]);
         let mut nodes = Vec::new();
         let mut mixed = 7_u64;
         for _ in 0..60 {

@@ -57,7 +57,6 @@ pub fn with_costs(costs: &Costs, waits: &Waits) -> Result<Parameters, MeasureErr
         step_crowd_ps: whole(costs.step_crowd_ns * 1e3),
         byte_crowd_fs: whole(costs.byte_crowd_ns * 1e6),
         step_neighbour_ps: whole(costs.step_neighbour_ns * 1e3),
-        byte_neighbour_fs: whole(costs.byte_neighbour_ns * 1e6),
         batch_byte_neighbour_ps: whole(costs.batch_byte_neighbour_ns * 1e3),
         latency_ns: whole((took - worked) / 2.0),
         link_bytes_s: whole(stream()?),

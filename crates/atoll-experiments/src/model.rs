@@ -133,15 +133,6 @@ struct Machine {
     processors: Processors,
     /// Until when the disk transfers bytes.
     disk_until: u64,
-    /// How many nodes it has.
-    nodes: u64,
-}
-
-impl Machine {
-    /// Returns how many nodes more than processors it has.
-    fn neighbours(&self) -> u64 {
-        self.nodes.saturating_sub(self.processors.count())
-    }
 }
 
 struct Node {
@@ -245,7 +236,7 @@ impl Model {
 
     /// Adds a machine with this many processors. Returns its number.
     pub fn add_machine(&mut self, processors: usize) -> usize {
-        self.machines.push(Machine { processors: Processors::new(processors), disk_until: 0, nodes: 0 });
+        self.machines.push(Machine { processors: Processors::new(processors), disk_until: 0 });
         self.machines.len() - 1
     }
 
@@ -264,12 +255,13 @@ impl Model {
         core.set_turn_steps(self.limits.steps_per_turn);
         roles(&mut core, storage_of(id));
         core.recover_done(Lsn::NONE);
-        self.machines[machine].nodes += 1;
+        let processors = &mut self.machines[machine].processors;
+        let (thread, journal) = (processors.add_thread(), processors.add_thread());
         self.nodes.push(Node {
             core,
             machine,
-            thread: Thread::default(),
-            journal: Thread::default(),
+            thread,
+            journal,
             inbox: VecDeque::new(),
             outputs: Outputs::default(),
             turn_at: None,
@@ -399,10 +391,11 @@ impl Model {
 
     /// Plans a turn of a node, not before it has completed the last one.
     fn wake(&mut self, i: usize, at: u64) {
-        if self.nodes[i].thread.waits() {
+        let node = &self.nodes[i];
+        if self.machines[node.machine].processors.waits(node.thread) {
             return;
         }
-        let at = at.max(self.nodes[i].busy_until);
+        let at = at.max(node.busy_until);
         if self.nodes[i].turn_at.is_none_or(|planned| planned > at) {
             self.nodes[i].turn_at = Some(at);
             self.plan(at, i, Event::Turn);
@@ -425,7 +418,7 @@ impl Model {
             return;
         }
         let node = &mut self.nodes[i];
-        match self.machines[node.machine].processors.get(&mut node.thread, self.now) {
+        match self.machines[node.machine].processors.get(node.thread, self.now) {
             Ok(processor) => {
                 node.turn_at = None;
                 self.turn(i, processor);
@@ -461,9 +454,8 @@ impl Model {
                 (work.steps + steps, work.bytes + bytes, work.took + elapsed);
         }
         let Parameters { turn_ns, step_ns, wake_ns, read_ns, write_ns, byte_ps, .. } = self.parameters;
-        let Parameters { step_crowd_ps, byte_crowd_fs, step_neighbour_ps, byte_neighbour_fs, .. } =
-            self.parameters;
-        let neighbours = self.machines[node.machine].neighbours();
+        let Parameters { step_crowd_ps, byte_crowd_fs, step_neighbour_ps, .. } = self.parameters;
+        let neighbours = self.machines[node.machine].processors.neighbours(self.now);
         let took = turn_ns
             + if slept { wake_ns } else { 0 }
             + steps * step_ns
@@ -471,11 +463,11 @@ impl Model {
             + outgoing.writes() * write_ns
             + bytes * (byte_ps + node.more_byte_ps) / 1000
             + node.under_way * (steps * step_crowd_ps / 1000 + outgoing.bytes() * byte_crowd_fs / 1_000_000)
-            + neighbours * (steps * step_neighbour_ps / 1000 + bytes * byte_neighbour_fs / 1_000_000);
+            + neighbours * steps * step_neighbour_ps / 1000;
         let end = self.now + took;
         node.busy_until = end;
         node.busy.processor_ns += took;
-        self.machines[node.machine].processors.run(&mut node.thread, processor, end);
+        self.machines[node.machine].processors.run(node.thread, processor, end);
         self.carry_out(i, end, &mut outputs);
         let again = std::mem::take(&mut outputs.more) || !self.nodes[i].inbox.is_empty();
         self.nodes[i].outputs = outputs;
@@ -515,10 +507,10 @@ impl Model {
         }
         let transfer = transfer_ns(bytes.next_multiple_of(BLOCK_BYTES), disk_bytes_s);
         let Parameters { batch_ns, batch_byte_ps, batch_byte_neighbour_ps, .. } = self.parameters;
-        let neighbours = self.machines[node.machine].neighbours();
-        let Machine { processors, disk_until, .. } = &mut self.machines[node.machine];
+        let Machine { processors, disk_until } = &mut self.machines[node.machine];
+        let neighbours = processors.neighbours(end);
         let work = batch_ns + bytes * (batch_byte_ps + neighbours * batch_byte_neighbour_ps) / 1000;
-        let written = if work > 0 { processors.run_next(&mut node.journal, end, work) } else { end };
+        let written = if work > 0 { processors.run_next(node.journal, end, work) } else { end };
         *disk_until = written.max(*disk_until) + transfer;
         let at = *disk_until + sync_ns;
         node.busy.processor_ns += work;

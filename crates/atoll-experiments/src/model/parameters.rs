@@ -27,12 +27,10 @@ pub struct Parameters {
     pub step_crowd_ps: u64,
     /// Processor time of a byte that is written more, in femtoseconds, for each such request.
     pub byte_crowd_fs: u64,
-    /// Processor time of a step more, in picoseconds, for each node that the machine has more than processors: the more nodes take turns on a
-    /// processor, the less does each find in its caches.
+    /// Processor time of a step more, in picoseconds, for each thread that takes part beyond the number of processors: the more take
+    /// turns on a processor, the less does each find in its caches.
     pub step_neighbour_ps: u64,
-    /// Processor time of a byte that is read or written more, in femtoseconds, for each such node.
-    pub byte_neighbour_fs: u64,
-    /// Processor time of a byte of a batch of the journal more, in picoseconds, for each such node.
+    /// Processor time of a byte of a batch of the journal more, in picoseconds, for each such thread.
     pub batch_byte_neighbour_ps: u64,
     /// How long a message travels, in nanoseconds.
     pub latency_ns: u64,
@@ -59,7 +57,6 @@ impl Parameters {
         step_crowd_ps: 0,
         byte_crowd_fs: 0,
         step_neighbour_ps: 0,
-        byte_neighbour_fs: 0,
         batch_byte_neighbour_ps: 0,
         latency_ns: 0,
         link_bytes_s: u64::MAX,
@@ -72,7 +69,7 @@ impl Parameters {
         Parameters { latency_ns: 100_000, sync_ns: 300_000, ..Parameters::FREE };
 
     /// The fields by name, in the order of the output.
-    pub fn fields(&self) -> [(&'static str, u64); 17] {
+    pub fn fields(&self) -> [(&'static str, u64); 16] {
         [
             ("turn_ns", self.turn_ns),
             ("step_ns", self.step_ns),
@@ -85,7 +82,6 @@ impl Parameters {
             ("step_crowd_ps", self.step_crowd_ps),
             ("byte_crowd_fs", self.byte_crowd_fs),
             ("step_neighbour_ps", self.step_neighbour_ps),
-            ("byte_neighbour_fs", self.byte_neighbour_fs),
             ("batch_byte_neighbour_ps", self.batch_byte_neighbour_ps),
             ("latency_ns", self.latency_ns),
             ("link_bytes_s", self.link_bytes_s),
@@ -102,7 +98,7 @@ impl Parameters {
     }
 
     /// Reads what [`Parameters::to_json`] returned. None if a field is missing. Earlier models took nothing for waking nodes,
-    /// for batches of the journal, for what is under way, and for other nodes.
+    /// for batches of the journal, for what is under way, and for other threads.
     pub fn from_json(value: &Value) -> Option<Self> {
         let field = |name: &str| value.get(name)?.as_u64();
         let new_field = |name: &str| value.get(name).map_or(Some(0), Value::as_u64);
@@ -118,7 +114,6 @@ impl Parameters {
             step_crowd_ps: new_field("step_crowd_ps")?,
             byte_crowd_fs: new_field("byte_crowd_fs")?,
             step_neighbour_ps: new_field("step_neighbour_ps")?,
-            byte_neighbour_fs: new_field("byte_neighbour_fs")?,
             batch_byte_neighbour_ps: new_field("batch_byte_neighbour_ps")?,
             latency_ns: field("latency_ns")?,
             link_bytes_s: field("link_bytes_s")?,

@@ -15,7 +15,6 @@ const PARAMETERS: Parameters = Parameters {
     step_crowd_ps: 0,
     byte_crowd_fs: 0,
     step_neighbour_ps: 0,
-    byte_neighbour_fs: 0,
     batch_byte_neighbour_ps: 0,
     latency_ns: 10 * MICRO,
     link_bytes_s: 1_000_000_000,
