@@ -177,6 +177,12 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         70916,
         "answers were demanded of a database whose clients had stopped asking, since the last store failed for longer than they asked",
     ),
+    (
+        "striped",
+        9084257,
+        "a node that did not know the cluster's level yet could not say which offsets its pads were for, and appended eight too many \
+         (`handles_that_cannot_say_which_offsets_they_fill_ask_for_the_tail_first`)",
+    ),
 ];
 
 fn passes(name: &str, seed: u64, why: &str) -> Outcome {

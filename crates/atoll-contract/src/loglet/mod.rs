@@ -151,7 +151,7 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     fn keeps_order(&self) -> bool;
 
     /// Returns whether pads fill the offsets that they are for, and those once ([`Loglet::append_above`]). Otherwise, all pads are appended
-    /// at the end.
+    /// at the end. A node that does not know yet what the others can read says false at first.
     fn fills_once(&self) -> bool {
         false
     }

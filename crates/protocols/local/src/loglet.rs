@@ -10,6 +10,7 @@ use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
     SealedConfig, Tail, Unavailability,
 };
+use atoll_core::level::since;
 use atoll_core::testing::hit;
 use atoll_core::{BoxFuture, CallError, Elapsed, Env, Rpc, Ticket};
 
@@ -265,7 +266,7 @@ impl Loglet for LocalLoglet {
     }
 
     fn fills_once(&self) -> bool {
-        true
+        self.0.env.levels().allows(since::NOT_BELOW)
     }
 
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {

@@ -325,7 +325,7 @@ impl Loglet for NativeLoglet {
     }
 
     fn fills_once(&self) -> bool {
-        true
+        self.0.group.env.levels().allows(since::NOT_BELOW)
     }
 
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {

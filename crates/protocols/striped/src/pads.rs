@@ -12,8 +12,9 @@ use crate::stripes::Stripes;
 
 /// The most pads in one append.
 const MAX_PADS: u64 = 1024;
-/// A stripe that seems to lack more than this is asked for the last ones first, or for its tail. Others may have filled it, without the
-/// knowledge of this handle; the answer then says so. Otherwise it says how many are missing.
+/// A stripe that seems to lack more than this is asked for the last ones first. Others may have filled it, without the knowledge of this
+/// handle; the answer then says so. Otherwise it says how many are missing. A stripe that cannot be told which offsets are meant is asked
+/// for its tail, however many it seems to lack: it would append all pads.
 const FIRST_PADS: u64 = 8;
 
 /// Starts to pad these stripes, which count as being padded.
@@ -37,10 +38,11 @@ async fn pad(stripes: Arc<Stripes>, stripe: usize) {
             return;
         }
         let (mut from, mut count) = (filled, lacks.min(MAX_PADS));
-        is_known = !is_known && lacks > FIRST_PADS;
+        let fills_once = stripes.parts[stripe].fills_once();
+        is_known = !is_known && (lacks > FIRST_PADS || !fills_once);
         if is_known {
             hit("striped.pads.ask");
-            if !stripes.parts[stripe].fills_once() {
+            if !fills_once {
                 check(&stripes, stripe).await;
                 continue;
             }

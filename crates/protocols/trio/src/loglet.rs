@@ -10,6 +10,7 @@ use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
     Tail, Unavailability,
 };
+use atoll_core::level::since;
 use atoll_core::sync::lock;
 use atoll_core::{BoxFuture, Elapsed, Env, Rpc, Ticket};
 use atoll_loglet_store::handle_order::HandleOrder;
@@ -204,7 +205,7 @@ impl Loglet for TrioLoglet {
     }
 
     fn fills_once(&self) -> bool {
-        true
+        self.0.env.levels().allows(since::NOT_BELOW)
     }
 
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {

@@ -33,6 +33,8 @@ struct State {
     sealed: bool,
     answers: VecDeque<Answer>,
     appends: usize,
+    /// It does not hear for which offsets pads are, because not all members know that claim.
+    hears_no_claims: bool,
 }
 
 type Appended = Result<Placement, AppendError>;
@@ -79,7 +81,7 @@ impl Stripe {
         let mut runs = Vec::new();
         for (wanted, entry) in (pads_from.0..).zip(batch.entries()) {
             let next = state.entries.len() as u64;
-            let is_taken = entry.is_pad() && wanted < next;
+            let is_taken = entry.is_pad() && wanted < next && !state.hears_no_claims;
             runs.push((Offset(if is_taken { wanted } else { next }), 1));
             if !is_taken && matches!(answer, Answer::Stored | Answer::StoredInSilence) {
                 state.entries.push(entry);
@@ -113,7 +115,7 @@ impl Loglet for Stripe {
     }
 
     fn fills_once(&self) -> bool {
-        true
+        !self.0.lock().unwrap().hears_no_claims
     }
 
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
@@ -223,9 +225,8 @@ fn a_blocked_append_pads_at_once_and_is_acknowledged_after_that() {
     assert_eq!(bench.tail(), Tail { at: Offset(3), sealed: None });
 }
 
-#[test]
-fn handles_that_know_nothing_of_each_other_fill_each_offset_once() {
-    let mut bench = Bench::new(3);
+/// Lets twenty handles append to the last of three stripes, one after the other.
+fn append_with_twenty_handles(bench: &mut Bench) {
     let parts = || bench.stripes.iter().map(|s| Arc::new(s.clone()) as Arc<dyn Loglet>).collect();
     let env = bench.driver.env(NODE);
     let handles: Vec<StripedLoglet> = (0..20)
@@ -237,7 +238,20 @@ fn handles_that_know_nothing_of_each_other_fill_each_offset_once() {
         assert_eq!(bench.append(vec![record]), Ok(vec![Offset(3 * client - 1)]));
     }
     assert_eq!(bench.stripes.iter().map(Stripe::pads).collect::<Vec<_>>(), [20, 20, 0]);
+}
+
+#[test]
+fn handles_that_know_nothing_of_each_other_fill_each_offset_once() {
+    let mut bench = Bench::new(3);
+    append_with_twenty_handles(&mut bench);
     assert_eq!(bench.stripes[0].appends(), 20, "one request of each");
+}
+
+#[test]
+fn handles_that_cannot_say_which_offsets_they_fill_ask_for_the_tail_first() {
+    let mut bench = Bench::new(3);
+    bench.stripes.iter().for_each(|stripe| stripe.0.lock().unwrap().hears_no_claims = true);
+    append_with_twenty_handles(&mut bench);
 }
 
 #[test]
