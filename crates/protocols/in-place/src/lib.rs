@@ -61,6 +61,8 @@
 //!
 //! # Not offered yet
 //!
+//! - A first attempt has no floor of its own. One that is held up until a repeat elsewhere was done, and more than [`REMEMBERED`] commands
+//!   followed, is done again (seed 9084253 of the scenario `in-place-moves`). The state would have to remember clients for longer.
 //! - The command [`Command::Lease`] is not used by doors: leases of keyspaces are conditional writes, whichever the engine.
 //! - Commands are not passed on to one node for a hot key. Each key has a preferred proposer, and the others give way to it under
 //!   contention (`space.rs`). To pass them on, a state would have to remember the clients of commands for longer.
