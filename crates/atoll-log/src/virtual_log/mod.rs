@@ -482,7 +482,7 @@ impl VirtualLog {
         self.0.env.launch("vlog.hold", async move { me.hold(incision, time_ms).await })
     }
 
-    /// Ends a surgery: the entry is changed for every reader. Does nothing if that has happened already.
+    /// Ends a surgery: the entry is changed for every reader. Does nothing if this surgery has changed it already.
     ///
     /// # Errors
     /// [`SurgeryError::Overtaken`]: that surgery is not under way any more. The entry is as it was.

@@ -155,7 +155,7 @@ mod tests {
     fn what_a_life_has_lost_does_not_count_and_what_it_kept_does() {
         let oracle = two();
         apply(&oracle, 1, 4, &[(1, 11), (3, 13)]);
-        // Node 1 is down while the other goes on.
+        // Node 1 is down while the other one continues.
         let only_second = |node: NodeId, _| node == NodeId(2);
         let at = |at, id| ((LogPos(at), 0), id);
         let others = vec![at(1, 11), at(3, 99)];
