@@ -101,6 +101,12 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "the oracle had not seen the making of a group to which nothing was copied: its acceptors heard of it with the clock of its shard",
     ),
     (
+        "in-place-moves",
+        9084253,
+        "a transaction came to its first read only after its repeat through another node and 32 more commands of the key, which had \
+         forgotten the repeat, and it was done again",
+    ),
+    (
         "in-place",
         558,
         "a node that was to die after some frames died when the keyspace in memory was new, beside the minority that stayed dead",

@@ -25,14 +25,19 @@ pub const MAX_VALUE_BYTES: usize = 32 * 1024;
 pub const MAX_CONTENT_BYTES: usize = 48 * 1024;
 /// How many outcomes a bucket remembers.
 pub const REMEMBERED_WRITES: usize = 32;
+/// How many outcomes of repeats a bucket remembers beyond these.
+pub const REMEMBERED_REPEATS: usize = 16;
 /// Bytes of a key in addition to itself and its value.
 const ITEM_BYTES: usize = 16;
-/// Format of an encoded bucket. No release has written format 1.
-const FORMAT: u8 = 2;
+/// Format of an encoded bucket. No release has written another one.
+const FORMAT: u8 = 3;
 /// The longest encoded outcome: its tag, and the client and the number of the write.
 const OUTCOME_BYTES: usize = 17;
+/// The length of an encoded outcome of a repeat: whether it failed, its client, its number and its clock.
+const REPEAT_BYTES: usize = 25;
 /// The longest encoded bucket.
-pub const MAX_BUCKET_BYTES: usize = MAX_CONTENT_BYTES + REMEMBERED_WRITES * OUTCOME_BYTES + 64;
+pub const MAX_BUCKET_BYTES: usize =
+    MAX_CONTENT_BYTES + REMEMBERED_WRITES * OUTCOME_BYTES + REMEMBERED_REPEATS * REPEAT_BYTES + 64;
 /// Tags of an outcome: whether the condition did not hold, and whether the client is that of the outcome before. A bucket has outcomes of
 /// few clients, and is written as a whole with each change, so its outcomes take a large part of what small values cost.
 const FAILED: u8 = 1;
@@ -97,6 +102,9 @@ pub struct Bucket {
     keys: BTreeMap<Bytes, (u64, Bytes)>,
     /// The outcomes that were recorded last, one for each clock.
     done: VecDeque<Remembered>,
+    /// The last repeats that were recorded, oldest first, each with its clock. The attempt before a repeat may be held up, at a client that
+    /// takes its floor from a later answer: it finds here that it was done, however many writes have followed (bizur-B10).
+    repeats: VecDeque<(Remembered, u64)>,
     /// Bytes of the keys, see [`MAX_CONTENT_BYTES`].
     content_bytes: usize,
 }
@@ -118,8 +126,10 @@ impl Bucket {
 
     /// Returns the outcome of a write, if it is remembered.
     fn outcome_of(&self, op: OpId) -> Option<Outcome> {
-        let (at, known) = self.done.iter().enumerate().rev().find(|(_, known)| known.op == op)?;
-        let clock = self.forgotten() + 1 + at as u64;
+        let last =
+            self.done.iter().enumerate().rev().map(|(at, known)| (known, self.forgotten() + 1 + at as u64));
+        let repeats = self.repeats.iter().map(|(known, clock)| (known, *clock));
+        let (known, clock) = last.chain(repeats).find(|(known, _)| known.op == op)?;
         Some(if known.failed { Outcome::Failed } else { Outcome::Done(clock) })
     }
 
@@ -165,7 +175,7 @@ impl Bucket {
         if !holds || (write.change == Change::Delete && now.is_none()) {
             if write.repeat && !mutant(mutants::BIZUR_NO_DEDUPE) {
                 hit("bizur.bucket.refused_repeat");
-                self.record(write.op, true);
+                self.record(write, true);
                 return Applied::Changed(Outcome::Failed);
             }
             return Applied::Not;
@@ -183,7 +193,7 @@ impl Bucket {
             return Applied::Full { bucket: false };
         }
         self.content_bytes = bytes;
-        self.record(write.op, false);
+        self.record(write, false);
         match &write.change {
             Change::Put(value) => {
                 // The request pins its whole read buffer, so copy the bytes that are kept (X13).
@@ -201,9 +211,17 @@ impl Bucket {
     }
 
     /// Counts a write, and remembers its outcome.
-    fn record(&mut self, op: OpId, failed: bool) {
+    fn record(&mut self, write: &BucketWrite, failed: bool) {
         self.clock += 1;
-        self.done.push_back(Remembered { op, failed });
+        let known = Remembered { op: write.op, failed };
+        if write.repeat && !mutant(mutants::BIZUR_FORGETS_REPEATS) {
+            hit("bizur.bucket.remembers_repeat");
+            self.repeats.push_back((known, self.clock));
+            if self.repeats.len() > REMEMBERED_REPEATS {
+                self.repeats.pop_front();
+            }
+        }
+        self.done.push_back(known);
         if self.done.len() > REMEMBERED_WRITES {
             self.done.pop_front();
         }
@@ -212,7 +230,8 @@ impl Bucket {
 
 impl Encode for Bucket {
     fn encode(&self, out: &mut BytesMut) {
-        out.reserve(self.content_bytes + self.done.len() * OUTCOME_BYTES + 64);
+        let outcomes = self.done.len() * OUTCOME_BYTES + self.repeats.len() * REPEAT_BYTES;
+        out.reserve(self.content_bytes + outcomes + 64);
         FORMAT.encode(out);
         self.clock.encode(out);
         (self.keys.len() as u32).encode(out);
@@ -231,6 +250,12 @@ impl Encode for Bucket {
             }
             op.seq.encode(out);
         }
+        (self.repeats.len() as u8).encode(out);
+        for (Remembered { op, failed }, clock) in &self.repeats {
+            (u8::from(*failed) * FAILED).encode(out);
+            op.encode(out);
+            clock.encode(out);
+        }
     }
 }
 
@@ -239,7 +264,7 @@ impl Decode for Bucket {
         let invalid = |what, value, allowed| Err(DecodeError::Invalid { what, value, allowed });
         let format = u8::decode(from)?;
         if format != FORMAT {
-            return invalid("format of a bucket", format.into(), "2");
+            return invalid("format of a bucket", format.into(), "3");
         }
         let clock = u64::decode(from)?;
         let mut bucket = Bucket { clock, ..Bucket::default() };
@@ -281,6 +306,22 @@ impl Decode for Bucket {
             };
             let op = OpId { client, seq: u64::decode(from)? };
             bucket.done.push_back(Remembered { op, failed: tag & FAILED != 0 });
+        }
+        let count = u8::decode(from)?;
+        if usize::from(count) > REMEMBERED_REPEATS {
+            return invalid("repeats in a bucket", count.into(), "at most 16");
+        }
+        for _ in 0..count {
+            let (tag, op, at) = (u8::decode(from)?, OpId::decode(from)?, u64::decode(from)?);
+            let rises = bucket.repeats.back().is_none_or(|(_, last)| *last < at);
+            if tag & !FAILED != 0 || at == 0 || at > clock || !rises {
+                return invalid(
+                    "repeat in a bucket",
+                    at,
+                    "a known tag, and rising clocks up to the bucket's",
+                );
+            }
+            bucket.repeats.push_back((Remembered { op, failed: tag & FAILED != 0 }, at));
         }
         Ok(bucket)
     }

@@ -31,7 +31,8 @@
 //!   elections are named after their candidate and are durable, a leader knows which buckets a majority has recovered, and a request is
 //!   answered only once a majority has confirmed the leader after the request arrived.
 //! - *Exactly once* (bizur-B10): a bucket remembers the outcomes of its last [`REMEMBERED_WRITES`] writes. A write carries a floor, so one
-//!   whose outcome may have been forgotten is refused, not repeated (`bucket.rs`).
+//!   whose outcome may have been forgotten is refused, not repeated (`bucket.rs`). A first attempt has no floor of its caller. So a bucket
+//!   also remembers its last [`REMEMBERED_REPEATS`] repeats: an attempt that was held up finds that its repeat was done meanwhile.
 //! - A write that a majority of the replicas has no room for is undone: its leader writes the old content under a newer version before it
 //!   refuses the client. The leader keeps its term.
 //! - A read needs no turn in the queue of its bucket. It is answered from the committed content once a round that was sent after its
@@ -72,7 +73,7 @@ mod testing;
 
 pub use bucket::{
     Applied, Bucket, BucketWrite, MAX_BUCKET_BYTES, MAX_CONTENT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES,
-    Outcome, REMEMBERED_WRITES,
+    Outcome, REMEMBERED_REPEATS, REMEMBERED_WRITES,
 };
 pub use checkpoint::facts_of;
 pub use client::{BizurKeyspace, ClientOptions};

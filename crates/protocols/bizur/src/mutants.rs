@@ -22,6 +22,8 @@ atoll_core::mutants! {
     BIZUR_B10 = "BizurB10", caught by ["keyspaces"];
     /// A repeat of a write is done again.
     BIZUR_NO_DEDUPE = "BizurNoDedupe", caught by ["keyspaces"];
+    /// A bucket remembers a repeat no longer than other writes, so the attempt before it may be done as well, much later.
+    BIZUR_FORGETS_REPEATS = "BizurForgetsRepeats", caught by [];
     /// Two acknowledgements of the same replica count as two.
     BIZUR_B12 = "BizurB12", caught by ["keyspaces"];
     /// The next write of a bucket does not wait for the one before.
@@ -52,6 +54,7 @@ pub const COVERAGE: &[Listed] = &[
             "bizur.leader.lost_election",
             "bizur.leader.unknown",
             "bizur.bucket.repeat",
+            "bizur.bucket.remembers_repeat",
         ],
     ),
     listed(

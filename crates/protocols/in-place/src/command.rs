@@ -9,7 +9,7 @@ use crate::content::{
     Content, Kind, MAX_CONTENT_BYTES, MAX_MEMBERS, MAX_NAME_BYTES, MAX_TXN_KEYS, MAX_VALUE_BYTES, Stage,
 };
 use crate::mutants;
-use crate::state::{Done, Intent, KeyState, TxnId, TxnLock};
+use crate::state::{Done, Intent, KeyState, Name, TxnId, TxnLock};
 
 /// The longest time for which a lease is granted, in milliseconds.
 pub const MAX_LEASE_MS: u64 = 3_600_000;
@@ -172,7 +172,7 @@ pub struct Reply {
     pub lock: Option<TxnLock>,
     /// Only for reads: commands that were recorded at this clock or before may be forgotten.
     pub forgotten: u64,
-    /// Only for reads: the last commands of the key.
+    /// Only for reads: the commands that the key remembers. The last ones come last.
     pub done: Vec<Done>,
 }
 
@@ -186,7 +186,8 @@ impl Reply {
 
     /// Returns the reply to a read.
     pub(crate) fn shows(state: &KeyState) -> Reply {
-        Reply { done: state.done.clone(), ..Reply::of(Outcome::Same { number: 0 }, state) }
+        let done = state.repeats.iter().chain(&state.done).cloned().collect();
+        Reply { done, ..Reply::of(Outcome::Same { number: 0 }, state) }
     }
 
     /// Returns the clock at which a command with this name was done, if it is remembered.
@@ -212,9 +213,15 @@ pub struct Named {
     pub command: Command,
     /// If there may have been attempts before: a clock that the key had before the first of them, or 0.
     pub floor: Option<u64>,
+    /// Whether there may have been attempts by another node or another call, which know nothing of this one.
+    pub repeat: bool,
 }
 
 impl Named {
+    fn name(&self) -> Name {
+        Name { op: self.op, repeat: self.repeat }
+    }
+
     /// Returns the outcome on this state, and the new state if it is another one (rmw-W5).
     ///
     /// If an earlier attempt may still be under way, a refusal is recorded, too, because that attempt must find it: otherwise the command
@@ -252,14 +259,14 @@ impl Named {
         }
         match effect(&self.command, &base.content, base) {
             Becomes(content, number) => {
-                let next = base.record(self.op, number, Some(content));
+                let next = base.record(self.name(), number, Some(content));
                 let outcome = Outcome::Done { version: next.version, number };
                 let reply = reply(outcome, &next);
                 (Some(next), reply)
             }
             Same(number) => (None, reply(Outcome::Same { number }, base)),
             Refused(why) if self.floor.is_some() && !mutant(mutants::IN_PLACE_DENIES) => {
-                let next = base.record(self.op, 0, None);
+                let next = base.record(self.name(), 0, None);
                 let reply = reply(Outcome::Refused(why), &next);
                 (Some(next), reply)
             }
@@ -280,14 +287,16 @@ impl Named {
                 Some((None, Outcome::Same { number: 0 }))
             }
             Command::Lock { lock, version } if base.version == *version => {
-                done(base.locked(self.op, lock.clone()))
+                done(base.locked(self.name(), lock.clone()))
             }
             Command::Lock { .. } => match self.floor {
-                Some(_) => Some((Some(base.record(self.op, 0, None)), Outcome::Refused(Refusal::Condition))),
+                Some(_) => {
+                    Some((Some(base.record(self.name(), 0, None)), Outcome::Refused(Refusal::Condition)))
+                }
                 None => Some((None, Outcome::Refused(Refusal::Condition))),
             },
             Command::Unlock { txn, commit } if base.lock.as_ref().is_some_and(|lock| lock.txn == *txn) => {
-                done(base.unlocked(self.op, *commit))
+                done(base.unlocked(self.name(), *commit))
             }
             Command::Unlock { .. } => Some((None, Outcome::Same { number: 0 })),
             _ => None,

@@ -43,9 +43,11 @@
 //!
 //! - *Exactly once* (rmw-T2) without registered clients: a state remembers the outcomes of its last [`REMEMBERED`] commands by name. Its
 //!   clock counts recorded commands, and a repeat carries a floor: a clock that the key had before the first attempt. If a command above
-//!   the floor may be forgotten, the outcome is unknown, and nothing is done again. A proposer that was overtaken must not depend on that:
-//!   the others may record many commands before it looks. So a state also names the last proposal of each node that it contains
-//!   ([`KeyState::proposals`]), and a proposal that a later chosen state lacks is over (`Queued::settle` in `proposer.rs`).
+//!   the floor may be forgotten, the outcome is unknown, and nothing is done again. A first attempt has no floor of its caller. So a state
+//!   also remembers its last [`REMEMBERED_REPEATS`] repeats: an attempt that was held up finds that its repeat was done. A proposer that
+//!   was overtaken must not depend on the floor: the others may record many commands before it looks. So a state also names the last
+//!   proposal of each node that it contains ([`KeyState::proposals`]), and a proposal that a later chosen state lacks is over
+//!   (`Queued::settle` in `proposer.rs`).
 //! - A group of acceptors holds all keys of one shard, of up to 1,024. Consistent hashing places the shards; the shard of a key never
 //!   changes.
 //! - Acceptors read the states that they vote for, and refuse what no proposer writes. They keep no data type of their own.
@@ -107,4 +109,6 @@ pub use placement::{InvalidRule, Ring, Rule};
 pub use plugin::InPlacePlugin;
 pub use provider::InPlaceProvider;
 pub use space::{CommandError, InPlaceSpace, Options};
-pub use state::{Done, Intent, KeyState, MAX_PROPOSERS, MAX_STATE_BYTES, REMEMBERED, TxnId, TxnLock};
+pub use state::{
+    Done, Intent, KeyState, MAX_PROPOSERS, MAX_STATE_BYTES, REMEMBERED, REMEMBERED_REPEATS, TxnId, TxnLock,
+};

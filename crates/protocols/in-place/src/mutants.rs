@@ -37,6 +37,8 @@ atoll_core::mutants! {
     IN_PLACE_TXN_TWICE = "InPlaceTxnTwice", caught by ["in-place-txn"];
     /// A repeat of a transaction says that nothing happened if it fails itself.
     IN_PLACE_TXN_DENIES = "InPlaceTxnDenies", caught by ["in-place-txn"];
+    /// A key remembers a repeat no longer than other commands, so the attempt before it may be done as well, much later.
+    IN_PLACE_FORGETS_REPEATS = "InPlaceForgetsRepeats", caught by [];
     /// A command is refused while a vote for an earlier attempt can still win.
     IN_PLACE_DENIES = "InPlaceDenies", caught by [];
     /// A proposal that a key does not show counts as not chosen, although the key may have lost it.
@@ -75,6 +77,6 @@ pub const COVERAGE: &[Listed] = &[
     ),
     listed(
         "in-place: transactions are repeated while they are under way",
-        &["in-place.txn.done_before", "in-place.txn.looks_twice"],
+        &["in-place.txn.done_before", "in-place.txn.looks_twice", "in-place.state.repeat"],
     ),
 ];

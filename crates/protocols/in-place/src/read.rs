@@ -68,7 +68,7 @@ pub(crate) async fn read_vote(
             if without_progress >= shared.options.read_tries {
                 // rmw-R4: the proposer of the key settles it, for all its readers at once (rmw-T12).
                 hit("in-place.read.establish");
-                let named = Named { op: OpId::PAD, command: Command::Get {}, floor: None };
+                let named = Named { op: OpId::PAD, command: Command::Get {}, floor: None, repeat: false };
                 return match shared.proposer(key).submit(shared, named, deadline).await {
                     Ok(Ok(reply)) => Ok((reply, None)),
                     Ok(Err(Failure::No(why) | Failure::Unknown(why, _))) => Err(why),

@@ -319,7 +319,7 @@ impl InPlaceSpace {
             }));
         };
         let proposer = self.0.proposer(key);
-        let named = Named { op, command, floor };
+        let named = Named { op, command, floor, repeat: floor.is_some() };
         let reply = match proposer.submit(&self.0, named, deadline).await {
             Ok(done) => done.map_err(error)?,
             Err(_) => {

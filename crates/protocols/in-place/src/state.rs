@@ -2,7 +2,7 @@
 
 use atoll_contract::OpId;
 use atoll_contract::keyspace::{Held, KeyVersion};
-use atoll_core::testing::mutant;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Decode, DecodeError, Encode};
 use bytes::Bytes;
 
@@ -12,11 +12,16 @@ use crate::mutants;
 
 /// How many commands of a key are remembered with their outcomes (rmw-T2). With them, a small content fits into one block of a cell.
 pub const REMEMBERED: usize = 32;
+/// How many commands of a key that were repeats are remembered beyond [`REMEMBERED`].
+pub const REMEMBERED_REPEATS: usize = 32;
 /// Of how many nodes a key knows the last proposal.
 pub const MAX_PROPOSERS: usize = 16;
 /// The longest state, in bytes.
-pub const MAX_STATE_BYTES: usize =
-    MAX_CONTENT_BYTES + MAX_VALUE_BYTES + REMEMBERED * DONE_BYTES + MAX_PROPOSERS * BALLOT_BYTES + 192;
+pub const MAX_STATE_BYTES: usize = MAX_CONTENT_BYTES
+    + MAX_VALUE_BYTES
+    + (REMEMBERED + REMEMBERED_REPEATS) * DONE_BYTES
+    + MAX_PROPOSERS * BALLOT_BYTES
+    + 192;
 /// The length of a [`Done`], in bytes.
 const DONE_BYTES: usize = 33;
 /// The length of a [`Ballot`], in bytes.
@@ -61,6 +66,8 @@ atoll_core::record! {
         pub op: OpId,
         /// What it does to the key if it is committed. Everybody can do it then (rmw-TX3).
         pub intent: Intent,
+        /// Whether other calls may have tried the transaction before.
+        pub repeat: bool,
     }
 }
 
@@ -79,6 +86,10 @@ atoll_core::record! {
         pub lock: Option<TxnLock>,
         /// The last commands, oldest first, at most [`REMEMBERED`].
         pub done: Vec<Done>,
+        /// The last commands that had been sent through another node before, or by another call, oldest first, at most
+        /// [`REMEMBERED_REPEATS`]. The attempt before may be held up, and it knows no floor: it finds here that the command was done,
+        /// however many commands have followed (rmw-T2).
+        pub repeats: Vec<Done>,
         /// Of each node that has proposed a state after the clock `known_since`, the ballot of its last proposal that this state contains;
         /// the latest last, at most [`MAX_PROPOSERS`]. A proposer that was overtaken learns from it whether its proposal was chosen before,
         /// however many commands the others have recorded since.
@@ -86,6 +97,14 @@ atoll_core::record! {
         /// Proposals on a base with a lower clock than this may be missing in `proposals`.
         pub known_since: u64,
     }
+}
+
+/// The name of a command that is recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name {
+    pub(crate) op: OpId,
+    /// Whether an attempt before this one, of another node or call, may still be under way.
+    pub(crate) repeat: bool,
 }
 
 impl KeyState {
@@ -98,6 +117,7 @@ impl KeyState {
             content: Content::Absent {},
             lock: None,
             done: Vec::new(),
+            repeats: Vec::new(),
             proposals: Vec::new(),
             known_since: clock,
         }
@@ -113,6 +133,11 @@ impl KeyState {
         if remembered > REMEMBERED || state.version > state.clock || state.forgotten > state.clock {
             let allowed = "at most REMEMBERED commands, none after the clock";
             return Err(DecodeError::Invalid { what: "state of a key", value: remembered as u64, allowed });
+        }
+        let repeats = state.repeats.len();
+        if repeats > REMEMBERED_REPEATS {
+            let allowed = "at most REMEMBERED_REPEATS";
+            return Err(DecodeError::Invalid { what: "repeats of a key", value: repeats as u64, allowed });
         }
         let proposers = state.proposals.len();
         if proposers > MAX_PROPOSERS || state.known_since > state.clock {
@@ -145,7 +170,7 @@ impl KeyState {
 
     /// Returns the outcome of a command, if it is remembered.
     pub fn outcome_of(&self, op: OpId) -> Option<&Done> {
-        self.done.iter().rev().find(|done| done.op == op)
+        self.done.iter().rev().chain(&self.repeats).find(|done| done.op == op)
     }
 
     /// Returns what became of a proposal on a base with this clock or a later one. None if it cannot be told any more.
@@ -173,8 +198,8 @@ impl KeyState {
     }
 
     /// Returns this state after it has recorded a command that has changed the content, or was refused.
-    pub(crate) fn record(&self, op: OpId, number: u64, content: Option<Content>) -> KeyState {
-        let mut next = self.remember(op, number, content.is_none());
+    pub(crate) fn record(&self, name: Name, number: u64, content: Option<Content>) -> KeyState {
+        let mut next = self.remember(name, number, content.is_none());
         if let Some(content) = content {
             (next.content, next.version) = (content, next.clock);
         }
@@ -182,33 +207,41 @@ impl KeyState {
     }
 
     /// Returns this state after a transaction has locked it. The version stays: the content has not changed.
-    pub(crate) fn locked(&self, op: OpId, lock: TxnLock) -> KeyState {
-        KeyState { lock: Some(lock), ..self.remember(op, 0, false) }
+    pub(crate) fn locked(&self, name: Name, lock: TxnLock) -> KeyState {
+        KeyState { lock: Some(lock), ..self.remember(name, 0, false) }
     }
 
     /// Returns this state after its transaction has ended. A change is recorded under the name of the transaction.
-    pub(crate) fn unlocked(&self, op: OpId, commit: bool) -> KeyState {
+    pub(crate) fn unlocked(&self, name: Name, commit: bool) -> KeyState {
         let lock = self.lock.clone().filter(|_| commit);
         let mut next = match lock {
-            Some(TxnLock { op, intent: Intent::Put { value }, .. }) => {
-                self.record(op, 0, Some(Content::Register { value }))
+            Some(TxnLock { op, intent: Intent::Put { value }, repeat, .. }) => {
+                self.record(Name { op, repeat }, 0, Some(Content::Register { value }))
             }
-            Some(TxnLock { op, intent: Intent::Delete {}, .. }) => {
-                self.record(op, 0, Some(Content::Absent {}))
+            Some(TxnLock { op, intent: Intent::Delete {}, repeat, .. }) => {
+                self.record(Name { op, repeat }, 0, Some(Content::Absent {}))
             }
-            _ => self.remember(op, 0, false),
+            _ => self.remember(name, 0, false),
         };
         next.lock = None;
         next
     }
 
-    fn remember(&self, op: OpId, number: u64, refused: bool) -> KeyState {
+    fn remember(&self, Name { op, repeat }: Name, number: u64, refused: bool) -> KeyState {
         let mut next = self.clone();
         next.clock += 1;
         if next.done.len() >= REMEMBERED {
             next.forgotten = next.forgotten.max(next.done.remove(0).clock);
         }
-        next.done.push(Done { op, clock: next.clock, number, refused });
+        let done = Done { op, clock: next.clock, number, refused };
+        if repeat && !mutant(mutants::IN_PLACE_FORGETS_REPEATS) {
+            hit("in-place.state.repeat");
+            if next.repeats.len() >= REMEMBERED_REPEATS {
+                next.repeats.remove(0);
+            }
+            next.repeats.push(done.clone());
+        }
+        next.done.push(done);
         next
     }
 

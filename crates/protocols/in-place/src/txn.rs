@@ -316,7 +316,7 @@ impl Txn<'_> {
             Some(Change::Put(value)) => Intent::Put { value: value.clone() },
             Some(Change::Delete) => Intent::Delete {},
         };
-        let lock = TxnLock { txn: self.txn, op: self.op, intent };
+        let lock = TxnLock { txn: self.txn, op: self.op, intent, repeat: self.repeat };
         // Whatever the outcome, the lock may be there.
         self.locked.push((part, 0));
         loop {

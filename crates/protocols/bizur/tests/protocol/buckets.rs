@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use atoll_bizur::{
     Applied, Bucket, BucketWrite, MAX_BUCKET_BYTES, MAX_CONTENT_BYTES, MAX_VALUE_BYTES, Outcome,
-    REMEMBERED_WRITES,
+    REMEMBERED_REPEATS, REMEMBERED_WRITES, mutants,
 };
 use atoll_contract::keyspace::{Change, Guard, KeyVersion};
 use atoll_contract::{ClientId, OpId};
+use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{Decode, Encode};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -160,6 +161,44 @@ fn a_forgotten_write_is_not_done_again() {
     let mut new = put(2, "a", Bytes::from_static(b"second"));
     new.floor = bucket.clock();
     assert!(matches!(apply(&mut bucket, &new), Applied::Changed(_)));
+}
+
+/// The attempt before a repeat may be held up, at a client that learns of the bucket's clock only afterwards. It is not done, however many
+/// writes have followed, until as many repeats have.
+#[test]
+fn an_attempt_that_comes_long_after_its_repeat_is_not_done_again() {
+    let late = |bug| {
+        set_mutant(bug);
+        let mut bucket = Bucket::default();
+        let first = put(1, "a", Bytes::from_static(b"first"));
+        apply(&mut bucket, &BucketWrite { repeat: true, ..first.clone() });
+        let refused = write(2, "c", Guard::Present, Change::Put(Bytes::from_static(b"x")));
+        apply(&mut bucket, &BucketWrite { repeat: true, ..refused.clone() });
+        for n in 0..2 * REMEMBERED_WRITES as u64 {
+            let key = if n == 0 { "c" } else { "b" };
+            let next = BucketWrite { floor: bucket.clock(), ..put(100 + n, key, Bytes::from_static(b"x")) };
+            apply(&mut bucket, &next);
+        }
+        let mut bucket = Bucket::from_bytes(bucket.to_bytes()).unwrap();
+        let floor = bucket.clock();
+        let done = [first, refused].map(|write| apply(&mut bucket, &BucketWrite { floor, ..write }));
+        set_mutant(Mutant::NONE);
+        (bucket, done)
+    };
+    let (mut bucket, done) = late(Mutant::NONE);
+    assert_eq!(done, [Applied::Before(Outcome::Done(1)), Applied::Before(Outcome::Failed)]);
+    let (_, done) = late(mutants::BIZUR_FORGETS_REPEATS);
+    assert!(done.iter().all(|applied| matches!(applied, Applied::Changed(_))), "the bug shows");
+    let before = bucket.to_bytes().len();
+    for n in 0..REMEMBERED_REPEATS as u64 {
+        let floor = bucket.clock();
+        let next = put(1000 + n, "b", Bytes::from_static(b"x"));
+        apply(&mut bucket, &BucketWrite { floor, repeat: true, ..next });
+    }
+    assert!(bucket.to_bytes().len() <= before + 25 * REMEMBERED_REPEATS, "bounded");
+    let floor = bucket.clock();
+    let first = BucketWrite { floor, ..put(1, "a", Bytes::from_static(b"first")) };
+    assert!(matches!(apply(&mut bucket, &first), Applied::Changed(_)), "the bound");
 }
 
 /// A repeat whose condition does not hold is recorded, so that an attempt that is still under way does not take effect later.

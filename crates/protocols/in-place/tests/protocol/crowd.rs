@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::world::World;
-use atoll_contract::keyspace::{Attempt, Durability};
+use atoll_contract::keyspace::{Attempt, Durability, Floor};
 use atoll_contract::{ClientId, OpId};
 use atoll_core::NodeId;
 use atoll_core::testing::{Mutant, set_mutant};
@@ -186,6 +186,54 @@ fn a_command_that_is_known_to_be_done_is_not_done_again() {
     let (told, violations) = overtake(Mutant::NONE, propose_another);
     assert_eq!((told, violations), (Ok(Outcome::Done { version: 2, number: 11 }), Vec::new()));
     let (_, violations) = overtake(mutants::IN_PLACE_LATER, propose_another);
+    assert!(violations.iter().any(|v| v.starts_with("rmw-I5")), "{violations:#?}");
+}
+
+/// A first attempt at node 4 reaches no acceptor. Its repeat is done through node 5, and more commands follow than a key remembers. Then
+/// the first attempt gets through. Returns what it was told, the sum, and the violations.
+fn hold_back(bug: Mutant) -> (Got, Content, Vec<String>) {
+    set_mutant(bug);
+    let mut world = World::new(3, 5, 3, Durability::Disk);
+    world.options.patience = Duration::from_secs(20);
+    world.start_all();
+    assert!(execute(&mut world, 5, 1, Command::Add { amount: 1 }).is_ok());
+    for acceptor in 1..=3 {
+        world.cut.extend([(NodeId(acceptor), NodeId(4)), (NodeId(4), NodeId(acceptor))]);
+    }
+    let told: Arc<Mutex<Option<Got>>> = Arc::default();
+    let (space, tell) = (world.space(4), told.clone());
+    let first = async move {
+        let got = space.execute(op(2), Attempt::First, "k".into(), Command::Add { amount: 10 }).await;
+        *tell.lock().unwrap() = Some(got.map(|reply| reply.outcome));
+    };
+    world.env(4).spawn("add", Box::pin(first));
+    world.run_for(Duration::from_millis(10));
+    let space = world.space(5);
+    let repeat = async move {
+        let again = Attempt::Again(Floor(1));
+        space.execute(op(2), again, "k".into(), Command::Add { amount: 10 }).await.map(|reply| reply.outcome)
+    };
+    assert_eq!(world.run_on(5, repeat).unwrap(), Ok(Outcome::Done { version: 2, number: 11 }));
+    for seq in 0..3 * REMEMBERED as u64 {
+        assert!(execute(&mut world, 5, 100 + seq, Command::Add { amount: 1 }).is_ok());
+    }
+    world.cut.clear();
+    world.run_for(Duration::from_secs(2));
+    let told = told.lock().unwrap().take().expect("an outcome");
+    let space = world.space(1);
+    let content = world.run_on(1, async move { space.read("k".into()).await.unwrap().content }).unwrap();
+    set_mutant(Mutant::NONE);
+    (told, content, std::mem::take(&mut world.verdict.failures))
+}
+
+#[test]
+fn a_first_attempt_that_comes_long_after_its_repeat_is_not_done_again() {
+    let value = 11 + 3 * REMEMBERED as u64;
+    let (told, content, violations) = hold_back(Mutant::NONE);
+    assert_eq!((told, content), (Ok(Outcome::Done { version: 2, number: 11 }), Content::Counter { value }));
+    assert_eq!(violations, Vec::<String>::new());
+    let (_, content, violations) = hold_back(mutants::IN_PLACE_FORGETS_REPEATS);
+    assert_eq!(content, Content::Counter { value: value + 10 }, "the bug shows");
     assert!(violations.iter().any(|v| v.starts_with("rmw-I5")), "{violations:#?}");
 }
 

@@ -7,13 +7,13 @@ use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{Decode, Encode};
 use atoll_in_place::{
     Command, Content, InvalidCommand, KeyState, MAX_MEMBERS, MAX_NAME_BYTES, MAX_STATE_BYTES,
-    MAX_VALUE_BYTES, Named, Outcome, REMEMBERED, Refusal, Reply, WireGuard,
+    MAX_VALUE_BYTES, Named, Outcome, REMEMBERED, REMEMBERED_REPEATS, Refusal, Reply, WireGuard,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
 
 fn named(seq: u64, command: Command) -> Named {
-    Named { op: OpId { client: ClientId(1), seq }, command, floor: None }
+    Named { op: OpId { client: ClientId(1), seq }, command, floor: None, repeat: false }
 }
 
 /// Executes a command on a state.
@@ -80,6 +80,7 @@ proptest! {
         let mut state = KeyState::absent(3);
         for (n, command) in commands.into_iter().enumerate() {
             let mut named = named(n as u64 + 1, command);
+            named.repeat = n % 3 == 0;
             let (next, reply) = named.apply(&state);
             prop_assert_eq!(&named.apply(&state), &(next.clone(), reply.clone()));
             match &reply.outcome {
@@ -103,7 +104,7 @@ proptest! {
                 prop_assert_eq!(named.apply(&recorded).1.outcome, Outcome::Refused(Refusal::Earlier));
             }
             state = next.unwrap_or(state);
-            prop_assert!(state.done.len() <= REMEMBERED);
+            prop_assert!(state.done.len() <= REMEMBERED && state.repeats.len() <= REMEMBERED_REPEATS);
             prop_assert!(state.done.iter().all(|done| done.clock > state.forgotten));
             let bytes = state.to_bytes();
             prop_assert!(bytes.len() <= MAX_STATE_BYTES);
@@ -193,6 +194,38 @@ fn a_command_that_was_forgotten_is_not_done_again() {
     first.op.seq = 99;
     first.floor = Some(1);
     assert!(matches!(first.apply(&state).1.outcome, Outcome::Done { .. }));
+}
+
+/// The attempt before a repeat may be held up, and knows no floor. So a repeat is remembered until as many others have followed.
+#[test]
+fn a_repeat_is_remembered_longer_than_other_commands() {
+    set_mutant(Mutant::NONE);
+    let mut state = KeyState::absent(0);
+    let mut repeat = named(1, Command::Add { amount: 1 });
+    (repeat.repeat, repeat.floor) = (true, Some(0));
+    state = repeat.apply(&state).0.unwrap();
+    let mut refused = named(2, Command::Subtract { amount: 5 });
+    (refused.repeat, refused.floor) = (true, Some(0));
+    state = refused.apply(&state).0.unwrap();
+    for seq in 3..100 {
+        run(&mut state, seq, Command::Add { amount: 1 });
+    }
+    let late = |state: &KeyState, seq, command| {
+        let (next, reply) = named(seq, command).apply(state);
+        (next.is_some(), reply.outcome)
+    };
+    let done = Outcome::Done { version: 1, number: 1 };
+    assert_eq!(late(&state, 1, Command::Add { amount: 1 }), (false, done));
+    // Its condition holds now, and its caller was told that it did not.
+    let refused = Outcome::Refused(Refusal::Earlier);
+    assert_eq!(late(&state, 2, Command::Subtract { amount: 5 }), (false, refused));
+    for seq in 0..REMEMBERED_REPEATS as u64 - 1 {
+        let mut repeat = named(1000 + seq, Command::Add { amount: 1 });
+        repeat.repeat = true;
+        state = repeat.apply(&state).0.unwrap();
+    }
+    assert!(late(&state, 1, Command::Add { amount: 1 }).0, "the bound");
+    assert!(!late(&state, 2, Command::Subtract { amount: 5 }).0);
 }
 
 #[test]
