@@ -64,6 +64,8 @@ pub(crate) struct Connection<S> {
     pub(crate) moves: i64,
     /// The client's ids, as scheme and id.
     pub(crate) ids: Vec<(String, String)>,
+    /// Whether these suffice for this door.
+    is_admitted: bool,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) out: Vec<u8>,
     pub(crate) pending: Queue,
@@ -134,6 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             session,
             moves,
             ids: vec![("ip".to_owned(), figures.peer.ip().to_canonical().to_string())],
+            is_admitted: false,
             outbox,
             out,
             pending: Queue::default(),
@@ -179,7 +182,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     pub(crate) fn ids_changed(&mut self) {
+        let required = &self.shared.options.required_schemes;
+        self.is_admitted =
+            required.is_empty() || self.ids.iter().any(|(scheme, _)| required.contains(scheme));
         self.outbox.set_ids(&self.ids);
+    }
+
+    /// Answers the request of a client that has not proved who it is, and ends the connection, as ZooKeeper does.
+    fn demand_identity(&mut self, xid: i32) -> Result<Taken, Ended> {
+        let zxid = self.shared.zxid();
+        frame::error(&mut self.out, xid, zxid, ErrorCode::SessionClosedRequireSaslAuth);
+        let schemes = self.shared.options.required_schemes.join(" or ");
+        Err(Ended::NotAuthenticated(format!("a request without an identity; needed: {schemes}")))
     }
 
     /// Returns the client's ids.
@@ -392,7 +406,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn take(&mut self, bytes: &[u8]) -> Result<Taken, Ended> {
         let mut from = Reader::new(bytes);
         let header = RequestHeader::read(&mut from).map_err(|e| Ended::Malformed(e.to_string()))?;
-        let Some(op) = OpCode::of(header.op) else {
+        let op = OpCode::of(header.op);
+        if !self.is_admitted && !matches!(op, Some(OpCode::Auth | OpCode::Sasl)) {
+            return self.demand_identity(header.xid);
+        }
+        let Some(op) = op else {
             self.refuse(header.xid, ErrorCode::Unimplemented);
             return Ok(Taken::Done);
         };

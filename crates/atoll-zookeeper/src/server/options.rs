@@ -43,6 +43,9 @@ pub struct Options {
     pub sasl_users: Users,
     /// `superUser`: the SASL user who is a superuser.
     pub sasl_super: Option<String>,
+    /// `enforce.auth.schemes`: a client must have proved an identity of one of these schemes before it makes any other request. If there
+    /// are none, clients may stay anonymous.
+    pub required_schemes: Vec<String>,
     /// `4lw.commands.whitelist`: the allowed four-letter words; `*` allows all.
     pub words: Vec<String>,
     /// `enforceQuota`: whether hard quotas refuse writes that come through this door.
@@ -94,6 +97,7 @@ impl Default for Options {
             x509_super: None,
             sasl_users: Users::default(),
             sasl_super: None,
+            required_schemes: Vec::new(),
             read_only_mode: false,
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),

@@ -241,6 +241,13 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
                 .into(),
         );
     }
+    let required = zookeeper_options.as_ref().map_or(&[][..], |options| &options.required_schemes);
+    if required.iter().any(|scheme| scheme == "x509") && zookeeper_tls.is_none() {
+        source.fault(
+            tables.get("zookeeper").place("required_schemes"),
+            "`zookeeper.required_schemes` has x509, and there is no `listen.zookeeper_tls`; allowed: with that listener".into(),
+        );
+    }
     Some(Config {
         id,
         cluster: cluster?,

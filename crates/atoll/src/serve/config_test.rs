@@ -106,6 +106,11 @@ fn options_of_the_zookeeper_door_are_checked() {
         let f = fault_of(&format!("[zookeeper]\nsuper_digest = \"{wrong}\""));
         assert!(f.contains(":2: `zookeeper.super_digest` is "), "{f}");
     }
+    let f = fault_of("[zookeeper]\nsasl_users = [\"bob:hunter2\", \"bob:hunter3\"]");
+    assert!(f.contains(":2: `zookeeper.sasl_users` is not shown") && !f.contains("hunter"), "{f}");
+    assert_eq!(parse("[zookeeper]\nwords = \"*\"").unwrap().zookeeper_options.words, ["*"]);
+    let f = fault_of("[zookeeper]\nrequired_schemes = [\"ip\"]");
+    assert!(f.contains(":2: `zookeeper.required_schemes` is [\"ip\"]; allowed: a list of"), "{f}");
     assert!(parse("[zookeeper]\nenforce_quota = true").unwrap().zookeeper_options.enforce_quota);
     let f = fault_of("[zookeeper]\nenforce_quota = 1");
     assert!(f.contains("`zookeeper.enforce_quota` is"), "{f}");

@@ -6,16 +6,18 @@
 //! | `reader.rs` | reads a file by that table; faults with file and line |
 //! | `config.rs` | the configuration as the program uses it |
 //! | `zookeeper.rs` | the options of the door for ZooKeeper's clients |
-//! | `zoo_cfg.rs` | translates a configuration of ZooKeeper |
+//! | `zoo_cfg.rs`, `zoo_cfg_names.rs`, `properties.rs` | translates a configuration of ZooKeeper; the names of its settings; its format |
 //! | `run.rs` | starts the node, waits for signals, drains, stops |
 
 pub mod config;
 #[cfg(test)]
 mod config_test;
+mod properties;
 pub mod reader;
 mod run;
 pub mod settings;
 mod zoo_cfg;
+mod zoo_cfg_names;
 #[cfg(test)]
 mod zoo_cfg_test;
 mod zookeeper;

@@ -13,6 +13,8 @@ use super::settings::{SECTIONS, SETTINGS, of_section};
 
 /// Longest part of a value that a fault quotes, in characters.
 const MAX_SHOWN: usize = 80;
+/// Settings of the table `[zookeeper]` whose values are secrets. No fault quotes them.
+const SECRETS: [&str; 2] = ["sasl_users", "super_digest"];
 /// Maximum number of faults that are listed.
 const MAX_FAULTS: usize = 50;
 
@@ -209,7 +211,11 @@ impl Table<'_> {
         let taken = read(value.get_ref());
         if taken.is_none() {
             let given = source.text.get(value.span()).unwrap_or_default();
-            let what = format!("`{}` is {}; allowed: {}", setting.name(), shown(given), setting.allowed);
+            let given = match SECRETS.contains(&key) {
+                true => "not shown, because it is a secret".to_owned(),
+                false => shown(given),
+            };
+            let what = format!("`{}` is {given}; allowed: {}", setting.name(), setting.allowed);
             source.fault(Some(value.span().start), what);
         }
         taken

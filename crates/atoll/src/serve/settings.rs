@@ -96,7 +96,7 @@ pub const SETTINGS: &[Setting] = &[
         "data",
         "\"/var/lib/atoll\"",
         "the path of a folder, without control characters; it is created if it does not exist; a relative path starts at this file's folder",
-        "The data directory. It belongs to this node alone. `--data` overrides this.",
+        "The data directory. It belongs to this node alone, and only its user can read a new one. `--data` overrides this.",
     ),
     with_default(
         "node",
@@ -324,6 +324,13 @@ pub const SETTINGS: &[Setting] = &[
         "\"admin\"",
         "a name in zookeeper.sasl_users",
         "`superUser`: this user of SASL may do everything. If not set: no user.",
+    ),
+    with_default(
+        "zookeeper",
+        "required_schemes",
+        "[]",
+        "a list of \"digest\", \"sasl\" and \"x509\"; sasl needs users, and x509 a listener with TLS",
+        "`enforce.auth.schemes`: a client proves an identity of one of these schemes before any other request, or its\nconnection ends. If there are none, clients may stay anonymous. Any name and password are an identity of digest.",
     ),
     without_default(
         "zookeeper",

@@ -7,101 +7,16 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::config::{Config, MAX_FILE_BYTES, Overrules, good_address};
+use super::properties::{Line, properties};
 use super::reader::{ConfigFault, ConfigFaults, shown};
+use super::zoo_cfg_names::{
+    BEYOND, BOTH_INTERVALS, BY_HAND, DEMANDS, DYNAMIC_FILE, KNOWN, Kind, PROVIDERS, WITHOUT_MEANING,
+};
 
 /// The folder of the node below `dataDir`. ZooKeeper's own files there are left alone.
 const FOLDER: &str = "atoll";
 /// The prefix of settings that only Atoll has.
 const OURS: &str = "atoll.";
-/// The setting that permits listeners without TLS that other machines can reach.
-const BEYOND: &str = "atoll.listen.listen_beyond_loopback_without_tls";
-
-/// The setting for how often snapshots and restores may be requested.
-const BOTH_INTERVALS: &str = "admin.rateLimiterIntervalInMS";
-
-/// How a value is written in Atoll's configuration.
-#[derive(Clone, Copy)]
-enum Kind {
-    Number,
-    /// A number; -1 means the default.
-    NumberOrDefault,
-    Text,
-    /// true or false.
-    Flag,
-    /// Texts separated by commas.
-    List,
-}
-
-/// ZooKeeper's name, without the prefix `zookeeper.` that system properties have, then Atoll's table and name.
-const KNOWN: &[(&str, &str, &str, Kind)] = &[
-    ("tickTime", "zookeeper", "tick_ms", Kind::Number),
-    ("minSessionTimeout", "zookeeper", "min_session_timeout_ms", Kind::NumberOrDefault),
-    ("maxSessionTimeout", "zookeeper", "max_session_timeout_ms", Kind::NumberOrDefault),
-    ("jute.maxbuffer", "zookeeper", "max_frame_bytes", Kind::Number),
-    ("maxClientCnxns", "zookeeper", "max_connections_of_address", Kind::Number),
-    ("maxCnxns", "zookeeper", "max_connections", Kind::Number),
-    ("globalOutstandingLimit", "zookeeper", "max_outstanding", Kind::Number),
-    ("connection_throttle_tokens", "zookeeper", "connection_tokens", Kind::Number),
-    ("connection_throttle_fill_time", "zookeeper", "connection_fill_every_ms", Kind::Number),
-    ("connection_throttle_fill_count", "zookeeper", "connection_fill_count", Kind::Number),
-    ("4lw.commands.whitelist", "zookeeper", "words", Kind::List),
-    ("DigestAuthenticationProvider.superDigest", "zookeeper", "super_digest", Kind::Text),
-    ("X509AuthenticationProvider.superUser", "zookeeper", "x509_super", Kind::Text),
-    ("superUser", "zookeeper", "sasl_super", Kind::Text),
-    ("ssl.clientAuth", "zookeeper", "tls_client_certificates", Kind::Text),
-    ("enforceQuota", "zookeeper", "enforce_quota", Kind::Flag),
-    ("readonlymode.enabled", "zookeeper", "read_only_mode", Kind::Flag),
-    ("admin.snapshot.enabled", "zookeeper", "admin_snapshot", Kind::Flag),
-    ("admin.snapshot.intervalInMS", "zookeeper", "admin_snapshot_every_ms", Kind::Number),
-    ("admin.restore.enabled", "zookeeper", "admin_restore", Kind::Flag),
-    ("admin.restore.intervalInMS", "zookeeper", "admin_restore_every_ms", Kind::Number),
-    ("znode.container.checkIntervalMs", "zookeeper", "container_check_every_ms", Kind::Number),
-];
-
-/// Settings that other code than [`KNOWN`] translates.
-const BY_HAND: [&str; 15] = [
-    "dataDir",
-    "clientPort",
-    "clientPortAddress",
-    "admin.enableServer",
-    "admin.serverAddress",
-    "admin.serverPort",
-    BOTH_INTERVALS,
-    "secureClientPort",
-    "secureClientPortAddress",
-    "ssl.keyStore.location",
-    "ssl.trustStore.location",
-    "metricsProvider.httpPort",
-    "metricsProvider.httpHost",
-    "metricsProvider.className",
-    BEYOND,
-];
-
-/// Settings of ZooKeeper that have no meaning here, with the reason.
-const WITHOUT_MEANING: [(&str, &str); 12] = [
-    ("dataLogDir", "there is one folder, below dataDir"),
-    ("initLimit", "a node that joins late fetches the state, however long that takes"),
-    ("syncLimit", "see the table [timings]"),
-    ("electionAlg", "there is no election"),
-    ("electionPortBindRetry", "there is no election"),
-    ("leaderServes", "every node serves"),
-    ("cnxTimeout", "see the table [timings]"),
-    ("standaloneEnabled", "a file without servers is one node"),
-    ("snapCount", "the log is trimmed by itself"),
-    ("preAllocSize", "the journal has segments of a fixed size"),
-    ("autopurge.snapRetainCount", "the log is trimmed by itself"),
-    ("autopurge.purgeInterval", "the log is trimmed by itself"),
-];
-
-/// One property.
-#[derive(Debug)]
-struct Line {
-    /// Counted from 1.
-    number: usize,
-    key: String,
-    value: String,
-}
-
 /// A file, translated to Atoll's configuration.
 #[derive(Debug)]
 pub struct Translated {
@@ -131,7 +46,8 @@ pub fn load(file: &Path, over: &Overrules) -> Result<Translated, ConfigFaults> {
 /// Returns every fault of the text.
 pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated, ConfigFaults> {
     let mut writer = Writer::default();
-    let lines = properties(text, &mut writer.faults);
+    let mut lines = properties(text, &mut writer.faults);
+    lines.extend(dynamic_lines(file, &lines, &mut writer));
     let mut seen = BTreeMap::new();
     for line in &lines {
         if let Some(before) = seen.insert(line.key.as_str(), line) {
@@ -144,6 +60,7 @@ pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated
     write_node(file, over, &get, &members, &mut writer);
     write_doors(&get, &members, &mut writer);
     write_admin(&get, &mut writer);
+    write_required_schemes(&get, &mut writer);
     for line in &lines {
         write_other(line, &mut writer);
     }
@@ -241,84 +158,6 @@ fn quoted(value: &str) -> String {
     }
     out.push('"');
     out
-}
-
-/// Returns the lines of a Java properties file.
-fn properties(text: &str, faults: &mut Vec<ConfigFault>) -> Vec<Line> {
-    let mut out = Vec::new();
-    let mut lines = (1..).zip(text.lines());
-    while let Some((number, line)) = lines.next() {
-        let line = line.trim_start();
-        if line.trim_end().is_empty() || line.starts_with(['#', '!']) {
-            continue;
-        }
-        let mut whole = line.to_owned();
-        // With an odd number of backslashes at its end, a line continues on the next one.
-        while whole.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1 {
-            whole.pop();
-            let Some((_, next)) = lines.next() else { break };
-            whole.push_str(next.trim_start());
-        }
-        match property(&whole) {
-            Ok((key, value)) => out.push(Line { number, key, value: value.trim_end().to_owned() }),
-            Err(what) => {
-                faults.push(ConfigFault { line: Some(number), what: format!("{}: {what}", shown(&whole)) })
-            }
-        }
-    }
-    out
-}
-
-/// Returns the key and the value of a line.
-fn property(line: &str) -> Result<(String, String), &'static str> {
-    let (mut key, mut rest) = (String::new(), line);
-    while let Some(c) = rest.chars().next() {
-        if c == '=' || c == ':' || c.is_whitespace() {
-            break;
-        }
-        let (plain, more) = unescaped(rest)?;
-        key.push(plain);
-        rest = more;
-    }
-    let rest = rest.trim_start();
-    let rest = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim_start();
-    if key.is_empty() {
-        return Err("this line has no name; allowed: NAME=VALUE");
-    }
-    let (mut value, mut rest) = (String::new(), rest);
-    while !rest.is_empty() {
-        let (plain, more) = unescaped(rest)?;
-        value.push(plain);
-        rest = more;
-    }
-    if value.trim().is_empty() {
-        return Err("this line has no value; allowed: NAME=VALUE");
-    }
-    Ok((key, value))
-}
-
-/// Returns the first character, and the text after it.
-fn unescaped(text: &str) -> Result<(char, &str), &'static str> {
-    const BAD: &str = "a backslash is followed by u and four digits, or by another character";
-    let mut chars = text.chars();
-    let first = chars.next().ok_or(BAD)?;
-    if first != '\\' {
-        return Ok((first, chars.as_str()));
-    }
-    let plain = match chars.next().ok_or(BAD)? {
-        't' => '\t',
-        'n' => '\n',
-        'r' => '\r',
-        'f' => '\u{c}',
-        'u' => {
-            let digits = chars.as_str().get(..4).ok_or(BAD)?;
-            let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32).ok_or(BAD)?;
-            chars = chars.as_str()[4..].chars();
-            code
-        }
-        other => other,
-    };
-    Ok((plain, chars.as_str()))
 }
 
 /// A line `server.N=HOST:PEER:ELECTION[:ROLE][;[HOST:]CLIENT]`.
@@ -526,11 +365,119 @@ fn write_admin(get: &Get<'_>, writer: &mut Writer) {
     }
 }
 
+/// Returns the lines of the file with the servers. They count as being where the file is named.
+fn dynamic_lines(file: &Path, lines: &[Line], writer: &mut Writer) -> Vec<Line> {
+    let Some(named) = lines.iter().find(|line| line.key == DYNAMIC_FILE) else { return Vec::new() };
+    let path = file.parent().unwrap_or(Path::new("")).join(&named.value);
+    let fault = |what: String| format!("`{DYNAMIC_FILE}`: {}: {what}", path.display());
+    let size = std::fs::metadata(&path).map(|of| of.len());
+    let text = match size {
+        Ok(bytes) if bytes > MAX_FILE_BYTES => {
+            Err(format!("it has {bytes} bytes; at most {MAX_FILE_BYTES} are allowed"))
+        }
+        Ok(_) => std::fs::read_to_string(&path).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let mut faults = Vec::new();
+    let mut found = match text {
+        Ok(text) => properties(&text, &mut faults),
+        Err(error) => {
+            writer.fault(named.number, fault(error));
+            return Vec::new();
+        }
+    };
+    for ConfigFault { line, what } in faults {
+        let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        writer.fault(named.number, fault(format!("{line}{what}")));
+    }
+    // ZooKeeper writes down which version of the servers it is.
+    found.retain(|line| line.key != "version");
+    for line in found.iter_mut() {
+        if !line.key.starts_with("server.") {
+            let (number, key) = (line.number, shown(&line.key));
+            writer
+                .fault(named.number, fault(format!("line {number}: `{key}`; allowed: server.N and version")));
+        }
+        line.number = named.number;
+    }
+    found.retain(|line| line.key.starts_with("server."));
+    found
+}
+
+/// Returns whether a value is true; notes a fault if it is neither true nor false.
+fn flag(line: &Line, writer: &mut Writer) -> bool {
+    match line.value.to_ascii_lowercase().as_str() {
+        "true" => return true,
+        "false" => {}
+        _ => {
+            let what = format!("`{}` is {:?}; allowed: true or false", line.key, shown(&line.value));
+            writer.fault(line.number, what);
+        }
+    }
+    false
+}
+
+/// Writes which identities clients must prove. A file that demands one is never served to anonymous clients.
+fn write_required_schemes(get: &Get<'_>, writer: &mut Writer) {
+    let named = |name: &str| get(name).or_else(|| get(&format!("zookeeper.{name}")));
+    let mut required: Vec<String> = Vec::new();
+    let mut at = None;
+    if let Some(line) = named("sessionRequireClientSASLAuth")
+        && flag(line, writer)
+    {
+        (required, at) = (vec!["sasl".to_owned()], Some(line));
+    }
+    if let Some(line) = named("requireClientAuthScheme") {
+        (required, at) = (vec![line.value.clone()], Some(line));
+    }
+    if let Some(line) = named("enforce.auth.enabled")
+        && flag(line, writer)
+    {
+        let Some(schemes) = named("enforce.auth.schemes") else {
+            let what = "`enforce.auth.enabled` needs `enforce.auth.schemes`; allowed: digest, sasl and x509";
+            return writer.fault(line.number, what.to_owned());
+        };
+        required = schemes.value.split(',').map(|scheme| scheme.trim().to_owned()).collect();
+        at = Some(schemes);
+    }
+    if let Some(line) = at {
+        let items: Vec<String> = required.iter().map(|scheme| quoted(scheme)).collect();
+        let value = format!("[{}]", items.join(", "));
+        writer.set("zookeeper", "required_schemes", value, line.number, &line.key);
+    }
+}
+
+/// Reports that a line is ignored. One that demands what is not done here is a fault.
+fn write_ignored(Line { number, key, value }: &Line, plain: &str, writer: &mut Writer) {
+    let is = |name: &str| plain == name || (name.ends_with('.') && plain.starts_with(name));
+    if let Some((_, harmless, instead)) = DEMANDS.iter().find(|(name, ..)| *name == plain) {
+        if !value.eq_ignore_ascii_case(harmless) {
+            writer.fault(*number, format!("`{}` cannot be done: {instead}", shown(key)));
+        }
+        return;
+    }
+    if plain.starts_with("authProvider") {
+        let class = value.rsplit('.').next().unwrap_or_default();
+        if !PROVIDERS.contains(&class) {
+            let what =
+                format!("`{}` is a class of Java; allowed: those that ZooKeeper brings along", shown(key));
+            writer.fault(*number, what);
+        }
+        return;
+    }
+    let reason = match WITHOUT_MEANING.iter().find(|(name, _)| is(name)) {
+        Some((_, reason)) => format!("it has no meaning here: {reason}"),
+        None => "it is not known as a setting of ZooKeeper".to_owned(),
+    };
+    writer.note(*number, format!("`{}` is ignored: {reason}", shown(key)));
+}
+
 /// Writes any other setting, as listed in [`KNOWN`], or reports that it is ignored.
 fn write_other(line: &Line, writer: &mut Writer) {
     let Line { number, key, value } = line;
     let plain = key.strip_prefix("zookeeper.").unwrap_or(key);
-    if BY_HAND.contains(&key.as_str()) && key != BEYOND || key.starts_with("server.") {
+    let by_hand = BY_HAND.contains(&key.as_str()) || BY_HAND.contains(&plain);
+    if by_hand && key != BEYOND || key.starts_with("server.") {
         return;
     }
     if let Some(ours) = key.strip_prefix(OURS) {
@@ -544,15 +491,8 @@ fn write_other(line: &Line, writer: &mut Writer) {
         }
         return;
     }
-    if key == "dynamicConfigFile" {
-        writer.fault(*number, "`dynamicConfigFile`: the lines `server.N` must be in this file".to_owned());
-        return;
-    }
     let Some((_, table, name, kind)) = KNOWN.iter().find(|(theirs, ..)| *theirs == plain) else {
-        let reason = WITHOUT_MEANING.iter().find(|(name, _)| *name == plain).map(|(_, reason)| *reason);
-        let reason = reason.unwrap_or("it has no meaning here, or is not known");
-        writer.note(*number, format!("`{}` is ignored: {reason}", shown(key)));
-        return;
+        return write_ignored(line, plain, writer);
     };
     match kind {
         Kind::Text => writer.set_text(table, name, value, *number, key),

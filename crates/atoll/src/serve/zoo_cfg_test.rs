@@ -30,7 +30,7 @@ fn the_sample_that_zookeeper_ships_is_read_and_what_is_ignored_is_named() {
         "conf/zoo.cfg:5: `syncLimit` is ignored",
         "conf/zoo.cfg:8: `clientPort` listens on loopback only",
         "conf/zoo.cfg:9: `autopurge.snapRetainCount` is ignored",
-        "conf/zoo.cfg:10: `flux.compensation` is ignored: it has no meaning here, or is not known",
+        "conf/zoo.cfg:10: `flux.compensation` is ignored: it is not known as a setting of ZooKeeper",
     ]) {
         assert!(note.starts_with(start), "{note}");
     }
@@ -118,7 +118,7 @@ fn a_line_that_is_malformed_is_told_with_its_number() {
         ("4lw.commands.whitelist=ruok,kill", "`4lw.commands.whitelist`: `zookeeper.words` is"),
         ("server.1=here", "`server.1` is \"here\"; allowed: HOST:PORT:PORT"),
         ("server.1=a:1:2:observer", "which is an observer"),
-        ("dynamicConfigFile=zoo.cfg.dynamic", "must be in this file"),
+        ("dynamicConfigFile=zoo.cfg.dynamic", "`dynamicConfigFile`: conf/zoo.cfg.dynamic: "),
         ("atoll.listen=1", "`atoll.listen` is not a setting"),
         ("atoll.node.ident=1", "unknown setting `node.ident`"),
     ] {
@@ -141,4 +141,79 @@ fn doors_beyond_loopback_need_the_word() {
     let any = read(&format!("dataDir=d\nclientPort=2181\n{word}")).unwrap();
     assert_eq!(any.config.zookeeper.as_deref(), Some("0.0.0.0:2181"));
     assert!(any.notes.is_empty(), "{:?}", any.notes);
+}
+
+/// What demands an identity is honoured, or the node does not start: it never serves anonymous clients then.
+#[test]
+fn identities_that_are_demanded_are_demanded_here() {
+    let of = |lines: &str| read(&format!("dataDir=d\natoll.zookeeper.sasl_users=[\"bob:secret\"]\n{lines}"));
+    let required = |lines: &str| of(lines).unwrap().config.zookeeper_options.required_schemes;
+    assert!(required("enforce.auth.enabled=false\nenforce.auth.schemes=sasl\n").is_empty());
+    assert_eq!(
+        required("zookeeper.enforce.auth.enabled=true\nenforce.auth.schemes=sasl,digest\n"),
+        ["sasl", "digest"]
+    );
+    assert_eq!(required("sessionRequireClientSASLAuth=true\n"), ["sasl"]);
+    assert_eq!(required("requireClientAuthScheme=sasl\n"), ["sasl"]);
+    let provider = "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n";
+    assert!(of(provider).unwrap().notes.is_empty());
+    for (line, words) in [
+        ("enforce.auth.enabled=true", "`enforce.auth.enabled` needs `enforce.auth.schemes`"),
+        ("requireClientAuthScheme=kerberos", "`requireClientAuthScheme`: `zookeeper.required_schemes` is"),
+        ("enforce.auth.enabled=yes", "`enforce.auth.enabled` is \"yes\"; allowed: true or false"),
+        ("authProvider.1=com.reef.Provider", "`authProvider.1` is a class of Java"),
+        (
+            "sslQuorum=true",
+            "`sslQuorum` cannot be done: nodes speak TLS to each other with the files of [tls]",
+        ),
+        ("quorum.auth.enableSasl=true", "cannot be done: nodes know each other by the certificates of [tls]"),
+        ("ssl.crl=true", "`ssl.crl` cannot be done"),
+        ("peerType=observer", "`peerType` cannot be done: there are no observers"),
+        ("kerberos.removeHostFromPrincipal=true", "Kerberos is not served"),
+    ] {
+        let told = of(&format!("{line}\n")).expect_err(line).to_string();
+        assert!(told.contains("conf/zoo.cfg:3: ") && told.contains(words), "{line}: {told}");
+    }
+    assert!(of("sslQuorum=false\npeerType=participant\n").unwrap().notes.is_empty());
+    // Without users, nobody could come in.
+    let nobody = fault_of("dataDir=d\nsessionRequireClientSASLAuth=true\n");
+    assert!(
+        nobody.contains("zoo.cfg:2: `sessionRequireClientSASLAuth`") && nobody.contains("names nobody"),
+        "{nobody}"
+    );
+    let no_port = fault_of("dataDir=d\nenforce.auth.enabled=true\nenforce.auth.schemes=x509\n");
+    assert!(no_port.contains("there is no `listen.zookeeper_tls`"), "{no_port}");
+}
+
+#[test]
+fn the_servers_may_be_in_a_file_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("myid"), "2\n").unwrap();
+    std::fs::write(&file, "dataDir=data\nclientPort=2181\ndynamicConfigFile=zoo.cfg.dynamic\n").unwrap();
+    let dynamic = dir.path().join("zoo.cfg.dynamic");
+    let servers = "server.1=127.0.0.1:2888:3888:participant\nserver.2=127.0.0.2:2888:3888:participant\nversion=100000000\n";
+    std::fs::write(&dynamic, servers).unwrap();
+    let config = load(&file, &Overrules::default()).unwrap().config;
+    assert_eq!((config.id, config.peer.as_str(), config.peers.len()), (2, "127.0.0.2:2888", 2));
+    std::fs::write(&dynamic, format!("{servers}tickTime=7\n")).unwrap();
+    let told = load(&file, &Overrules::default()).unwrap_err().to_string();
+    assert!(
+        told.contains("zoo.cfg:3: `dynamicConfigFile`: ") && told.contains("line 4: `tickTime`; allowed"),
+        "{told}"
+    );
+}
+
+/// A fault names a setting whose value is a secret, and does not repeat it.
+#[test]
+fn secrets_are_not_repeated() {
+    for line in [
+        "DigestAuthenticationProvider.superDigest=super:hunter2",
+        "DigestAuthenticationProvider.superDigest=super:hunter2\\u00",
+        "atoll.zookeeper.sasl_users=[\"hunter2\"]",
+    ] {
+        let told = fault_of(&format!("dataDir=d\n{line}\n"));
+        assert!(told.contains("zoo.cfg:2: ") && !told.contains("hunter2"), "{told}");
+    }
 }

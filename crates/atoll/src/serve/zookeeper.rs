@@ -42,6 +42,14 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let x509_super = maybe(source, table, "x509_super", words_of_a_name);
     let sasl_super = maybe(source, table, "sasl_super", words_of_a_name);
     let sasl_users = table.read(source, "sasl_users", users);
+    let required_schemes = table.read(source, "required_schemes", schemes);
+    if let (Some(required), Some(users)) = (&required_schemes, &sasl_users)
+        && users.is_empty()
+        && required.iter().any(|scheme| scheme == "sasl")
+    {
+        let what = "`zookeeper.required_schemes` has sasl, and `zookeeper.sasl_users` names nobody; allowed: with users";
+        source.fault(table.place("required_schemes"), what.to_owned());
+    }
     let timeouts = read_timeouts(source, table);
     let (tick_ms, min_session_timeout_ms, max_session_timeout_ms) = timeouts?;
     let tokens = tokens?;
@@ -66,6 +74,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         x509_super: x509_super?,
         sasl_users: sasl_users?,
         sasl_super: sasl_super?,
+        required_schemes: required_schemes?,
         read_only_mode: read_only_mode?,
         words: words?,
         reap_every: Duration::from_millis(reap_every?),
@@ -163,7 +172,18 @@ fn read_timeouts(source: &mut Source<'_>, table: &Table<'_>) -> Option<(i32, i32
     Some((ms(tick)?, ms(least)?, ms(most)?))
 }
 
+/// Parses a list of schemes, each at most once.
+fn schemes(value: &DeValue<'_>) -> Option<Vec<String>> {
+    let given = texts(value)?;
+    let is_known = |scheme: &String| matches!(scheme.as_str(), "digest" | "sasl" | "x509");
+    let is_new = |at: usize| !given[..at].contains(&given[at]);
+    (given.iter().all(is_known) && (0..given.len()).all(is_new)).then_some(given)
+}
+
 fn words(value: &DeValue<'_>) -> Option<Vec<String>> {
+    if value.as_str() == Some("*") {
+        return Some(vec!["*".to_owned()]);
+    }
     texts(value).filter(|words| words.iter().all(|w| w == "*" || KNOWN_WORDS.contains(&w.as_str())))
 }
 

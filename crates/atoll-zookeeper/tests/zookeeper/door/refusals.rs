@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use super::client::{Client, receive};
+use super::client::{Client, create, receive};
 use super::served::{ask, door, figure};
 use atoll_zookeeper::jute::codes::ErrorCode;
 use atoll_zookeeper::jute::request::{AuthRequest, Request, SetDataRequest};
@@ -75,4 +75,35 @@ fn an_authentication_by_what_is_not_known_ends_the_connection_and_is_counted() {
     assert_eq!(c.answer(-4).0, ErrorCode::AuthFailed.number());
     assert!(c.is_ended());
     assert_eq!(figure(door, "zk_auth_failed_count"), 1.0);
+}
+
+/// `enforce.auth.schemes`: an anonymous client gets nothing but the end of its connection, whatever it asks for.
+#[test]
+fn a_client_without_an_identity_that_is_required_is_sent_away() {
+    let door = door(Options {
+        required_schemes: vec!["digest".to_owned(), "sasl".to_owned()],
+        ..Options::default()
+    });
+    let demanded = ErrorCode::SessionClosedRequireSaslAuth.number();
+    let prove = |client: &mut Client, scheme, auth: &'static [u8]| {
+        client.send_as(-4, &Request::Auth(AuthRequest { kind: 0, scheme, auth: Some(auth) }));
+        client.answer(-4).0
+    };
+    for request in [
+        create("/a", b""),
+        Request::SetData(SetDataRequest { path: "/", data: None, version: -1 }),
+        Request::Ping,
+    ] {
+        let mut anonymous = Client::connect(door);
+        assert_eq!(anonymous.call(&request).0, demanded);
+        assert!(anonymous.is_ended());
+    }
+    // The address is an identity that everybody has.
+    let mut by_address = Client::connect(door);
+    assert_eq!(prove(&mut by_address, "ip", b"127.0.0.1"), 0);
+    assert_eq!(by_address.call(&create("/a", b"")).0, demanded);
+    assert_eq!(figure(door, "zk_auth_failed_count"), 4.0);
+    let mut known = Client::connect(door);
+    assert_eq!(prove(&mut known, "digest", b"bob:secret"), 0);
+    assert_eq!(known.create("/a", b""), 0);
 }
