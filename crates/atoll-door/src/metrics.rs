@@ -1,6 +1,6 @@
 //! `GET /metrics`: serves the metrics of a node and its doors in the OpenMetrics text format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
-/// The maximum number of concurrent connections. Further ones are closed immediately.
+/// The maximum number of concurrent connections. For a further one, the oldest is closed: otherwise clients that never read could keep the
+/// monitoring out.
 const MAX_CONNECTIONS: usize = 64;
 /// The head of a request must be complete within this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +46,7 @@ pub async fn serve_metrics(
     figures: Arc<dyn Figures>,
     stop: impl Future<Output = ()> + Send,
 ) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -57,9 +58,14 @@ pub async fn serve_metrics(
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Ok(place) = room.clone().try_acquire_owned() else { continue };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
         let figures = figures.clone();
-        tokio::spawn(async move {
+        let connection = tokio::spawn(async move {
             let service = service_fn(|request| {
                 let response = respond(&request, &*figures);
                 async move { Ok::<_, Infallible>(response) }
@@ -70,8 +76,8 @@ pub async fn serve_metrics(
                 .header_read_timeout(HEADER_TIMEOUT)
                 .serve_connection(TokioIo::new(socket), service);
             let _ = tokio::time::timeout(CONNECTION_FOR, serving).await;
-            drop(place);
         });
+        open.push_back(connection.abort_handle());
     }
 }
 

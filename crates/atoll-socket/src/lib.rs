@@ -1,13 +1,17 @@
-//! Options of the TCP connections that carry short messages, which nodes and clients share.
+//! Options of the TCP connections that carry short messages, which nodes and clients share. Doors also share how often they warn that they
+//! cannot accept connections.
 //!
 //! By default, TCP repeats a lone segment that was lost after 200 ms at the earliest, and then after twice as long each time. Everything
 //! behind that segment waits, and an operation of a keyspace takes a few milliseconds. So these connections repeat after
 //! some milliseconds (`REPEATS`) and the time of a round trip, and their acknowledgements are not delayed for longer than that.
 
+mod warning;
+
 use std::io;
 use std::time::Duration;
 
 use socket2::SockRef;
+pub use warning::LimitedWarning;
 
 /// Bounds of the timers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 #[cfg(target_os = "linux")]
@@ -24,6 +24,8 @@ use crate::ring::Ring;
 
 /// The name of the lock file in a data directory.
 const LOCK: &str = "lock";
+/// The mode of a new data directory: nobody else may look into it.
+const PRIVATE: u32 = 0o700;
 /// The name of a file that exists only while direct writes are tried.
 #[cfg(target_os = "linux")]
 const TRIAL: &str = "direct-trial";
@@ -62,13 +64,15 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens a directory, creates it if necessary, and locks its lock file.
+    /// Opens a directory, creates it if necessary, and locks its lock file. Only the user of this process can read a new directory: the
+    /// data of all clients and the hashes of their passwords will be in there. The mode of a directory that exists stays as it is.
     ///
     /// # Errors
     /// Returns [`DiskError::Locked`] if another process (or another `RealDisk`) holds the lock.
     pub fn open(root: &Path, syncs: Syncs) -> Result<Self, DiskError> {
         let text = root.display().to_string();
-        fs::create_dir_all(root).map_err(|e| error(DiskOp::CreateDir, &text, &e))?;
+        let create = fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(root);
+        create.map_err(|e| error(DiskOp::CreateDir, &text, &e))?;
         let lock_path = root.join(LOCK);
         let lock_text = lock_path.display().to_string();
         let lock = fs::OpenOptions::new()
@@ -343,6 +347,20 @@ impl File for RealFile {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_data_directory_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let root = folder.path().join("a").join("b");
+        drop(RealDisk::open(&root, Syncs::Real).unwrap());
+        assert_eq!((mode(&root), mode(&folder.path().join("a"))), (0o700, 0o700));
+        // What an operator has set stays.
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o750)).unwrap();
+        drop(RealDisk::open(&root, Syncs::Real).unwrap());
+        assert_eq!(mode(&root), 0o750);
+    }
 
     /// No other test sees whether the device's cache is flushed: a write that bypasses the page cache is in the file at once, without it,
     /// too.

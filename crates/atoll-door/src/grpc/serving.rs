@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use atoll_socket::LimitedWarning;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -38,9 +39,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long connections may take to finish requests after the stop.
 const GRACE: Duration = Duration::from_secs(5);
-/// The pause after a failed accept, and how often such failures are logged.
+/// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-const WARN_EVERY: Duration = Duration::from_secs(10);
 /// The length of the preface that every HTTP/2 client sends first.
 const PREFACE_BYTES: usize = 24;
 
@@ -52,26 +52,6 @@ struct Serving {
     limits: Arc<Limits>,
     connections: Arc<Connections>,
     stopping: watch::Receiver<bool>,
-}
-
-/// Limits how often a warning is logged.
-#[derive(Default)]
-struct LimitedWarning {
-    at: Option<Instant>,
-    times: u64,
-}
-
-impl LimitedWarning {
-    /// Counts one more occurrence. Returns the number since the last warning if a warning is due now.
-    fn pass(&mut self) -> Option<u64> {
-        self.times += 1;
-        let now = Instant::now();
-        if self.at.is_some_and(|at| now.saturating_duration_since(at) < WARN_EVERY) {
-            return None;
-        }
-        self.at = Some(now);
-        Some(std::mem::take(&mut self.times))
-    }
 }
 
 /// Accepts and serves connections until `stopping` becomes true. Then waits for requests in progress, for at most [`GRACE`].

@@ -154,6 +154,25 @@ async fn metrics_are_served_over_http_and_nothing_else_is() {
     assert!(ask("POST /metrics").await.unwrap().starts_with("HTTP/1.1 405"));
 }
 
+/// More clients than may be connected at once keep their connections, and never read. Whoever asks gets an answer.
+#[tokio::test]
+async fn clients_that_never_read_do_not_keep_others_from_the_metrics() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve_metrics(listener, Arc::new(Fixed), std::future::pending()));
+    let answer = tokio::task::spawn_blocking(move || {
+        let connect = || std::net::TcpStream::connect(address).unwrap();
+        let silent: Vec<_> = (0..200).map(|_| connect()).collect();
+        let mut socket = connect();
+        write!(socket, "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        drop(silent);
+        answer
+    });
+    assert!(answer.await.unwrap().starts_with("HTTP/1.1 200"));
+}
+
 /// No replica could apply what a client appends to this log. If a client trimmed entries that no store has, they would be lost.
 #[tokio::test]
 async fn the_log_of_the_database_is_not_written_or_trimmed_by_clients() {

@@ -68,6 +68,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Engine, LogPos, Observer, View};
+use atoll_socket::LimitedWarning;
 use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -391,6 +392,7 @@ pub struct Listening {
 
 /// Accepts connections forever.
 async fn accept(shared: &Arc<Shared>, at: Listening) {
+    let mut failed = LimitedWarning::default();
     loop {
         match at.listener.accept().await {
             Ok((stream, peer)) => {
@@ -404,7 +406,9 @@ async fn accept(shared: &Arc<Shared>, at: Listening) {
             }
             Err(error) => {
                 // For example, no file descriptors are left. An immediate retry would fail, too.
-                tracing::warn!(%error, "the ZooKeeper door cannot accept");
+                if let Some(times) = failed.pass() {
+                    tracing::warn!(%error, times, "the ZooKeeper door cannot accept");
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
