@@ -31,6 +31,8 @@ const ORDERING: u32 = 3;
 const QUEUE_BYTES: usize = 128 * 1024;
 /// Servers report in this rhythm, a part of them at a time.
 const RHYTHM: Duration = Duration::from_micros(50);
+/// How long a report may have no effect before the configuration is told again.
+const RESEND: Duration = Duration::from_millis(20);
 /// The layer carries a load if it gets and orders at least this part of it.
 const CARRIED: f64 = 0.95;
 /// Intervals double up to this one.
@@ -101,8 +103,9 @@ struct Emulated {
     replica: u32,
     leaf: Option<usize>,
     to: (NodeId, RoleKind),
-    /// Its first report has the configuration.
-    introduces: bool,
+    /// Of the first server of an aggregator: when its reports have the configuration next. A message may get lost while connections begin,
+    /// so it tells the configuration again until its reports have an effect, as a server of the product does.
+    introduces_at: Option<Tick>,
     paced: Paced,
 }
 
@@ -145,8 +148,9 @@ impl Servers {
                 let leaf = leaves.of(shard);
                 let to =
                     leaf.map_or((layer.orderer, ORDERER), |leaf| (config.aggregators[leaf].node, AGGREGATOR));
-                let introduces = !std::mem::replace(&mut known[leaf.map_or(0, |leaf| leaf + 1)], true);
-                all.push(Emulated { shard, replica, leaf, to, introduces, paced: Paced::default() });
+                let is_first = !std::mem::replace(&mut known[leaf.map_or(0, |leaf| leaf + 1)], true);
+                let introduces_at = is_first.then_some(Tick(0));
+                all.push(Emulated { shard, replica, leaf, to, introduces_at, paced: Paced::default() });
             }
         }
         let groups = (layer.interval.as_nanos() / RHYTHM.as_nanos()).clamp(1, 4096) as usize;
@@ -185,18 +189,25 @@ impl Servers {
     /// Sends the report of a server, if it may report and not too many wait already.
     fn report_of(&mut self, index: usize, env: &Env, now: Tick, count: u64) -> Came {
         let one = &mut self.all[index];
-        if !one.paced.may_report(now, locked(&self.seen).ordered_of(one.shard)) {
+        let seen = locked(&self.seen);
+        let ordered = seen.ordered_of(one.shard);
+        one.introduces_at = one.introduces_at.filter(|_| ordered.is_none());
+        if !one.paced.may_report(now, ordered) {
             return Came::Held;
         }
+        drop(seen);
+        let introduces = one.introduces_at.is_some_and(|at| at <= now);
         let report = self.layer.report(one.shard, one.replica, count);
         let counts = report.counts.clone();
-        let config = if one.introduces { self.config.clone() } else { Bytes::new() };
+        let config = if introduces { self.config.clone() } else { Bytes::new() };
         let message = self.layer.message(vec![report], one.leaf, config);
         let sent = env.post(one.to.0, Class::Control, one.to.1, message);
         if !sent {
             return Came::Full;
         }
-        one.introduces = false;
+        if introduces {
+            one.introduces_at = Some(now.after(RESEND));
+        }
         one.paced.sent(now, counts);
         if self.layer.is_timed(one.shard, one.replica) {
             locked(&self.seen).report(now, one.shard, count);
