@@ -16,40 +16,16 @@ written, and a missing URL are refused by name, before anything is sealed.
 import contextlib
 import hashlib
 import json
-import os
-import pathlib
 import threading
 import time
 
 import object_server
+import object_stores
 from cluster import Cluster, Drill, Failed, end, need, poll, say, table
 
 LOG = "shelf"
 DEPTH = 64
 OBJECT = "object"
-
-
-# Of fifty requests to the server, through the proxy, and how long a slow one takes.
-FAULTS = {"lost": 1, "unanswered": 1, "refused": 1, "slow": 1, "slow_s": 0.3}
-
-
-class Files:
-    """A directory as the store."""
-
-    proxy = None
-
-    def __init__(self, folder):
-        self.objects, self.url = folder / "store", f"file://{folder / 'store'}"
-
-
-class S3:
-    """A bucket as the store, with a proxy in front of it."""
-
-    def __init__(self, folder, seed, until):
-        self.server = until.enter_context(object_server.Server(folder / "s3"))
-        self.proxy = until.enter_context(object_server.Proxy(self.server, seed))
-        self.objects, self.url = self.server.bucket, f"s3://{object_server.BUCKET}/logs"
-        os.environ.update(self.proxy.environment())
 
 
 def write_input(path, count):
@@ -89,37 +65,6 @@ class Killer(threading.Thread):
                 self.cluster.wait_back(pids)
         except Exception as trouble:  # noqa: BLE001, told by the drill on its own thread
             self.trouble = trouble
-
-
-def outage(drill, proxy, stop):
-    """Lets no request through for some seconds, and until one was tried; then again."""
-    if not stop.wait(1):
-        proxy.faults.down = True
-        while not stop.wait(drill.args.outage_s) and not proxy.faults.counts["down"]:
-            pass
-        proxy.faults.down = False
-
-
-@contextlib.contextmanager
-def failing(drill, proxy):
-    """While the block runs, the server fails. Gives what tells whether it has not been out of reach yet."""
-    if not proxy:
-        yield lambda: False
-        return
-    proxy.faults.begin(**FAULTS)
-    stop = threading.Event()
-    thread = threading.Thread(target=outage, args=(drill, proxy, stop), daemon=True)
-    thread.start()
-    try:
-        yield thread.is_alive
-    finally:
-        stop.set()
-        thread.join()
-        proxy.faults.heal()
-    counts = proxy.faults.counts
-    say(f"requests to the server: {', '.join(f'{count} {what}' for what, count in counts.items())}")
-    need(all(counts.values()), f"a fault never happened: {counts}")
-    drill.result["requests"] = counts
 
 
 def credentials(cluster, store):
@@ -226,12 +171,10 @@ def damaged(cluster, store):
 
 
 def body(drill):
-    need(drill.args.store in ("file", "s3"), f"--store is {drill.args.store}; allowed are file and s3")
     path = drill.folder / "input"
     sha256 = write_input(path, drill.args.lines)
     with contextlib.ExitStack() as until:
-        folder = pathlib.Path(drill.folder)
-        store = Files(folder) if drill.args.store == "file" else S3(folder, drill.seed, until)
+        store = object_stores.make(drill, until)
         cluster = until.enter_context(Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3))
         in_store(drill, cluster, store, path, sha256)
 
@@ -239,7 +182,7 @@ def body(drill):
 def in_store(drill, cluster, store, path, sha256):
     """The drill, over one store."""
     cluster.create_log(LOG)
-    with failing(drill, store.proxy) as still:
+    with object_stores.failing(drill, store.proxy) as still:
         took = moves(drill, cluster, path, store.url, still)
     say()
     table([(way, len(all_), f"{min(all_):.3f}", f"{max(all_):.3f}") for way, all_ in took.items()], ("moved", "times", "shortest s", "longest s"))
