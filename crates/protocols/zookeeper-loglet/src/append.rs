@@ -2,6 +2,7 @@
 //! handle looked. While one write is under way, the next batch gathers.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use atoll_contract::entry::{MAX_BATCH_BYTES, MAX_BATCH_ENTRIES};
 use atoll_contract::{AppendError, Batch, Offset, Placement, Unavailability};
@@ -22,8 +23,16 @@ const READ_BACK: u64 = 256;
 const CATCH_UP: u64 = 1024;
 /// How many batches go into one request.
 const AT_ONCE: u64 = 16;
-/// After how many attempts in a row that others were ahead of a handle waits before the next.
-const PATIENT_CONFLICTS: u32 = 2;
+/// For how long a handle takes turns with one that has appended.
+const CONTENDS_FOR: Duration = Duration::from_secs(1);
+/// The most handles with which it takes turns.
+const MAX_CONTENDERS: usize = 8;
+/// After how many batches a handle that sees no others leaves a gap.
+const GAP_EVERY: u64 = 64;
+/// For how many writes a gap is, at least: whoever was overtaken must look, read, and write before the next batch.
+const GAP_TURNS: u32 = 4;
+/// The longest time for which a handle lets others go first.
+const MAX_TURN: Duration = Duration::from_millis(100);
 
 type Outcome = Result<Placement, AppendError>;
 
@@ -58,6 +67,47 @@ pub(crate) struct Appender {
     serial: u64,
     /// None if the handle must look at the loglet first.
     known: Option<Known>,
+    contenders: Contenders,
+    /// How many batches it has appended since it last saw one of another handle.
+    alone: u64,
+    /// Until when others go first.
+    not_before: Tick,
+}
+
+/// The other handles that have appended lately: the authors of their batches, and when each was seen last. At most [`MAX_CONTENDERS`].
+#[derive(Debug, Default)]
+struct Contenders(BTreeMap<u64, Tick>);
+
+impl Contenders {
+    fn note(&mut self, author: u64, now: Tick) {
+        if self.0.len() < MAX_CONTENDERS || self.0.contains_key(&author) {
+            self.0.insert(author, now);
+        }
+    }
+
+    /// Returns how many there are now.
+    fn count(&mut self, now: Tick) -> u32 {
+        self.0.retain(|_, seen| now.since(*seen) < CONTENDS_FOR);
+        self.0.len() as u32
+    }
+}
+
+impl Appender {
+    /// Notes that a write of this handle has succeeded, which took this long. The others have lost their attempts, and must read before
+    /// they try again, while this handle could go on at once, time after time. So it lets each of them go first. Of those that never get
+    /// anywhere it does not know, so from time to time it leaves a gap for them.
+    fn has_appended(&mut self, now: Tick, took: Duration) {
+        let contenders = self.contenders.count(now);
+        self.alone = if contenders == 0 { self.alone + 1 } else { 0 };
+        let turns = match contenders {
+            0 if !self.alone.is_multiple_of(GAP_EVERY) => 0,
+            contenders => contenders.max(GAP_TURNS),
+        };
+        let turn = (took * turns).min(MAX_TURN);
+        if !mutant(mutants::ZOOKEEPER_GREEDY) {
+            self.not_before = now.after(turn);
+        }
+    }
 }
 
 /// A loglet at one version of its tail.
@@ -80,7 +130,8 @@ enum Caught {
 
 impl Queue {
     pub(crate) fn new(author: u64) -> Self {
-        let appender = Some(Appender { author, serial: 0, known: None });
+        let (contenders, not_before) = (Contenders::default(), Tick(0));
+        let appender = Some(Appender { author, serial: 0, known: None, contenders, alone: 0, not_before });
         Queue { waiting: VecDeque::new(), bytes: 0, running: false, refused: false, appender }
     }
 
@@ -118,6 +169,11 @@ impl Shared {
     pub(crate) async fn append_all(&self) {
         let Some(mut appender) = lock(&self.queue).appender.take() else { return };
         loop {
+            // What arrives meanwhile goes into the same batch.
+            if self.env.now() < appender.not_before {
+                hit("zookeeper.lets_others_go_first");
+                self.env.sleep_until(appender.not_before).await;
+            }
             let group = {
                 let mut queue = lock(&self.queue);
                 let group = queue.take();
@@ -153,7 +209,10 @@ impl Shared {
 
     /// Appends these batches one behind the other. Their write is atomic; what comes behind a batch that cannot be appended is not tried.
     async fn append_group(&self, appender: &mut Appender, group: &[Waiting]) -> Vec<Outcome> {
-        let mut attempts = Attempts::new(self.env.now().after(self.options.append_timeout));
+        let now = self.env.now();
+        let mut attempts = Attempts::new(now.after(self.options.append_timeout));
+        // An attempt at a tail that others have moved is in vain.
+        attempts.stale = appender.contenders.count(now) > 0;
         appender.serial += 1;
         loop {
             let fault = match self.catch_up(appender, &mut attempts).await {
@@ -177,8 +236,8 @@ impl Shared {
             if matches!(fault, Fault::Denied(_)) || self.env.now() >= attempts.until {
                 return attempts.give_up(unavailability(&fault), group.len());
             }
-            let at_once = matches!(fault, Fault::Refused(_)) && attempts.conflicts <= PATIENT_CONFLICTS;
-            if !at_once {
+            // A refused attempt shows that another handle has appended. Whoever waits now only gives its turn to those that do not.
+            if !matches!(fault, Fault::Refused(_)) {
                 let pause = self.options.retry * attempts.conflicts.clamp(1, 8);
                 self.env.sleep(self.env.jitter(pause)).await;
             }
@@ -201,11 +260,14 @@ impl Shared {
             return Err(Fault::Denied("the loglet has as many batches as a znode has versions".to_owned()));
         }
         let stored = Stored { author: appender.author, serial: appender.serial, first: known.next, batch };
+        let begun = self.env.now();
         match self.write(self.append_ops(number, &stored)).await {
             Ok(()) => {
                 known.note(&stored);
                 self.learn(Seen { sealed: false, batches: known.batches, next: known.next });
                 lock(&self.recent).keep(number, stored, self.options.cache_bytes);
+                let now = self.env.now();
+                appender.has_appended(now, now.since(begun));
                 Ok(placements)
             }
             Err(fault) => {
@@ -247,11 +309,13 @@ impl Shared {
         if appender.known.is_some() && !attempts.stale {
             return Ok(Caught::Up);
         }
-        // After a lost answer, and where the server of this session shows nothing new, only a quorum knows what happened.
-        let fresh = appender.known.is_none() || !attempts.unknown.is_empty() || attempts.conflicts > 1;
+        // After a lost answer, and where the server of this session shows nothing new, only a quorum knows what happened. After a refused
+        // attempt it usually has all that came before: a refusal is a transaction, too.
+        let fresh = appender.known.is_none() || !attempts.unknown.is_empty() || attempts.saw_no_news;
         let seen = self.look(fresh).await?;
         let blind = mutant(mutants::ZOOKEEPER_LOSS_IS_FAILURE) && !attempts.unknown.is_empty();
         let behind = appender.known.as_ref().map(|known| seen.batches.saturating_sub(known.batches));
+        attempts.saw_no_news = attempts.conflicts > 0 && behind == Some(0);
         if blind {
             let names = Names::from(Offset::ZERO);
             appender.known = Some(Known { names, batches: seen.batches, next: seen.next });
@@ -272,6 +336,9 @@ impl Shared {
             for stored in batches {
                 invariants::follows(known.next, &stored);
                 let own = (stored.author, stored.serial) == (appender.author, appender.serial);
+                if stored.author != appender.author {
+                    appender.contenders.note(stored.author, self.env.now());
+                }
                 let number = known.batches;
                 known.note(&stored);
                 lock(&self.recent).keep(number, stored, self.options.cache_bytes);
@@ -330,11 +397,13 @@ struct Attempts {
     conflicts: u32,
     /// Whether the loglet must be looked at before the next attempt.
     stale: bool,
+    /// Whether the last look after an attempt that others were ahead of showed nothing new.
+    saw_no_news: bool,
 }
 
 impl Attempts {
     fn new(until: Tick) -> Self {
-        Attempts { until, unknown: BTreeMap::new(), conflicts: 0, stale: false }
+        Attempts { until, unknown: BTreeMap::new(), conflicts: 0, stale: false, saw_no_news: false }
     }
 
     /// Returns the outcomes of a group that is not tried any more. An attempt may be in the loglet only if its answer was lost.

@@ -60,7 +60,8 @@
 //!
 //! - The znodes are open to all clients of the ensemble, and connections are not encrypted. Protect the ensemble by its network.
 //! - ZooKeeper keeps all data in memory: trim, and move on before the log is large. A loglet has at most 2^31 − 2 batches.
-//! - Handles on several nodes that append at the same time are in each other's way: each conflict costs a round trip, and the batches grow.
+//! - Handles on several nodes that append at the same time are in each other's way: each conflict costs two round trips, and the batches
+//!   grow. They take turns, so each gets its share (`append.rs`).
 //! - A loglet that lost the race to be installed stays in the ensemble, almost empty (vlog-V8). Nothing lists the loglets of an ensemble.
 
 mod append;

@@ -5,3 +5,4 @@ mod conformance;
 mod ensembles;
 mod known_bugs;
 mod sessions;
+mod turns;
