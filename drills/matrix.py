@@ -5,7 +5,8 @@ Six nodes serve. The log of their database goes along a path that has each order
 the kinds keeps the log in a ZooKeeper ensemble, which is another cluster of three nodes, and one keeps it in an object store, which is a
 directory. Meanwhile clients on all nodes overwrite a znode of their own, each time under the version that the last answer gave, and wait for
 each answer. No write fails; each answer has the next version, so none was lost or done twice. In the end, all nodes show the same. The
-pause of a move is the longest time for which a client waited, from the start of the command to half a second after its return.
+pause of a move is the longest time for which a client waited for an answer, of all waits that began before half a second after the return
+of the command, and ended after its start.
 
 `--table FILE` writes the pauses of all pairs into a page.
 """
@@ -85,10 +86,10 @@ class Client(threading.Thread):
             self.trouble = trouble
 
     def longest_wait(self, begin, end):
-        """The longest time between two answers of which a part is in this time, in seconds."""
-        count = len(self.acks)
-        acks = [*self.acks[max(0, bisect.bisect_right(self.acks, begin, hi=count) - 1) : count], time.time()]
-        return max((b - a for a, b in zip(acks, acks[1:]) if a < end), default=0.0)
+        """The longest time between two answers of which a part is in this time, in seconds, once the client has ended."""
+        first = max(0, bisect.bisect_right(self.acks, begin) - 1)
+        acks = self.acks[first : bisect.bisect_right(self.acks, end) + 1]
+        return max((b - a for a, b in zip(acks, acks[1:])), default=0.0)
 
     def finish(self):
         """Ends it; how many writes it did."""
@@ -114,7 +115,7 @@ def same_everywhere(cluster, clients):
 
 
 def move(cluster, clients, words):
-    """Moves the log; the pause in seconds."""
+    """Moves the log; the time in which it may show, in seconds since 1970."""
     kind, before, began = words[0], cluster.active(LOG)["loglet"], time.time()
     after = cluster.json("chain", "extend", "--log", LOG, "--loglet", *words)["segments"][-1]
     need(after["kind"] == kind and after["loglet"] != before, f"after the extend to {words} the active segment is {after}")
@@ -122,7 +123,7 @@ def move(cluster, clients, words):
     time.sleep(AFTER_S)
     for client in clients:
         need(client.trouble is None, f"{client.name}, while the log moved to {words}: {client.trouble}")
-    return max(client.longest_wait(began, end) for client in clients)
+    return began, end
 
 
 def page(names, pauses, rounds):
@@ -177,15 +178,16 @@ def body(drill):
         clients = [Client(host, number) for number, host in enumerate(cluster.zookeeper().split(","))]
         for client in clients:
             client.start()
-        pauses = {}
+        windows = {}
         move(cluster, clients, all_kinds[names[0]])
         for number in range(args.rounds):
             path = path_of_all_pairs(names, drill.random)[: args.moves + 1 if args.moves else None]
             for source, to in zip(path, path[1:]):
-                pauses.setdefault((source, to), []).append(move(cluster, clients, all_kinds[to]))
+                windows.setdefault((source, to), []).append(move(cluster, clients, all_kinds[to]))
             say(f"round {number + 1} of {args.rounds}: {len(path) - 1} moves, {sum(len(c.acks) for c in clients)} writes")
         drill.result["writes"] = sum(client.finish() for client in clients)
         same_everywhere(cluster, clients)
+    pauses = {pair: [max(client.longest_wait(*window) for client in clients) for window in some] for pair, some in windows.items()}
     judge(drill, [name for name in names if any(name == to for _, to in pauses)], pauses)
     say(f"{drill.result['writes']} writes; none failed, was lost or done twice")
     if args.table:
