@@ -1,29 +1,26 @@
 //! append: the batches that wait become one object, which takes the next index by a conditional put. An appender that loses the index reads
 //! what took it, and tries the one behind with what is then new. One object of a handle is on its way at a time.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_contract::{AppendError, Batch, Offset, Placement, Unavailability};
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
-use atoll_core::{Completer, Tick, Ticket, ticket};
-use atoll_loglet_store::handle_order::HandleOrder;
+use atoll_core::{Tick, Ticket};
+use atoll_loglet_store::append_queue::{AppendQueue, Outcome as Appended, Waiting};
+use atoll_loglet_store::plan::{self, Plan};
 use atoll_loglet_store::remembered_ops::RememberedOps;
 
 use crate::known::At;
 use crate::loglet::{Shared, unavailable};
 use crate::mutants;
 use crate::object::{Entries, Note, Stamp};
-use crate::plan::{self, Plan, Wanted};
 use crate::shelf::{Fault, Look};
 use crate::store::StoreError;
 
 /// The most entries of an object. The node's thread looks each of them up.
 const MAX_ENTRIES: usize = 4096;
-/// The most appends that wait in a handle.
-const MAX_WAITING: usize = 1024;
 /// How many objects an appender reads to learn their operations, when it begins, and at most to catch up.
 const READ_BACK: u64 = 32;
 /// After this many indexes lost in a row, the appender searches for the end.
@@ -31,14 +28,6 @@ const LOSSES: u32 = 4;
 
 /// For how long an appender relies on what it knows about the end of the log.
 const FRESH: Duration = Duration::from_secs(10);
-
-/// An append that waits for its object.
-#[derive(Debug)]
-struct Waiting {
-    batch: Batch,
-    not_below: Offset,
-    done: Completer<Result<Placement, AppendError>>,
-}
 
 /// The operations in the log, and up to which object they are known.
 #[derive(Debug)]
@@ -50,12 +39,8 @@ struct Memory {
 /// The appends of a handle.
 #[derive(Debug)]
 pub(crate) struct Appends {
-    order: HandleOrder,
-    waiting: VecDeque<Waiting>,
-    /// The bytes of all appends without an answer.
-    bytes: usize,
-    /// Whether a procedure puts objects. It has the memory then.
-    running: bool,
+    queue: AppendQueue,
+    /// None while a procedure puts objects: it has the memory then.
     memory: Option<Memory>,
     /// When the next object may be put.
     due: Tick,
@@ -67,16 +52,7 @@ pub(crate) struct Appends {
 impl Appends {
     /// Returns the appends of a new handle, whose number the caller has drawn at random.
     pub(crate) fn new(writer: u64) -> Self {
-        Appends {
-            order: HandleOrder::new(writer),
-            waiting: VecDeque::new(),
-            bytes: 0,
-            running: false,
-            memory: None,
-            due: Tick(0),
-            writer,
-            objects: 0,
-        }
+        Appends { queue: AppendQueue::new(writer), memory: None, due: Tick(0), writer, objects: 0 }
     }
 }
 
@@ -93,29 +69,8 @@ enum Outcome {
 }
 
 impl Shared {
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        batch: Batch,
-        not_below: Offset,
-    ) -> Ticket<Result<Placement, AppendError>> {
-        if batch.is_empty() {
-            return Ticket::ready(Ok(Placement { runs: Vec::new() }));
-        }
-        let (wait, starts) = {
-            let mut appends = lock(&self.appends);
-            if appends.order.sealed {
-                return Ticket::ready(Err(AppendError::Sealed));
-            }
-            let bytes = batch.bytes().len();
-            let fits = appends.bytes == 0 || appends.bytes + bytes <= self.options.window_bytes;
-            if !fits || appends.waiting.len() >= MAX_WAITING || appends.order.next_place().is_none() {
-                return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
-            }
-            let (done, wait) = ticket();
-            appends.bytes += bytes;
-            appends.waiting.push_back(Waiting { batch, not_below, done });
-            (wait, !std::mem::replace(&mut appends.running, true))
-        };
+    pub(crate) fn submit(self: &Arc<Self>, batch: Batch, not_below: Offset) -> Ticket<Appended> {
+        let (wait, starts) = lock(&self.appends).queue.submit(batch, not_below, self.options.window_bytes);
         if starts {
             let shared = self.clone();
             self.env.spawn("object.append", Box::pin(async move { shared.put_all().await }));
@@ -123,41 +78,13 @@ impl Shared {
         wait
     }
 
-    fn answer(&self, append: Waiting, result: Result<Placement, AppendError>) {
-        {
-            let mut appends = lock(&self.appends);
-            appends.bytes -= append.batch.bytes().len();
-            appends.order.settle(result.is_ok());
-            appends.order.sealed |= result == Err(AppendError::Sealed);
-        }
-        append.done.complete(result);
-    }
-
     /// Puts objects as long as appends wait.
     async fn put_all(&self) {
         let mut memory = lock(&self.appends).memory.take();
         while let Some(group) = self.next_group(&mut memory).await {
-            let result = self.place(&group, &mut memory).await;
-            let why = result.as_ref().err().cloned();
-            let placed = result.unwrap_or_default();
-            for (i, append) in group.into_iter().enumerate() {
-                let result = match (&why, placed.get(i)) {
-                    (Some(why), _) => Err(why.clone()),
-                    (None, Some(Some(placement))) => Ok(placement.clone()),
-                    (None, Some(None)) => Err(AppendError::Forgotten),
-                    (None, None) => Err(AppendError::NotAppended(Unavailability::Busy)),
-                };
-                self.answer(append, result);
-            }
-            // What waits behind a failed append must not overtake its retry (vlog-L8).
-            if let Some(why) = why.or_else(|| placed.contains(&None).then_some(AppendError::Forgotten)) {
-                let refused = match why {
-                    AppendError::Sealed => AppendError::Sealed,
-                    _ => AppendError::NotAppended(Unavailability::Busy),
-                };
-                let all = std::mem::take(&mut lock(&self.appends).waiting);
-                all.into_iter().for_each(|append| self.answer(append, Err(refused.clone())));
-            }
+            let placed = self.place(&group, &mut memory).await;
+            let settled = lock(&self.appends).queue.settle(group, placed);
+            settled.tell();
         }
     }
 
@@ -166,32 +93,17 @@ impl Shared {
         loop {
             let due = {
                 let mut appends = lock(&self.appends);
-                if appends.waiting.is_empty() {
-                    appends.running = false;
+                if appends.queue.ends() {
                     appends.memory = memory.take();
                     return None;
                 }
                 if self.env.now() >= appends.due {
-                    return Some(self.cut(&mut appends.waiting));
+                    return Some(appends.queue.take(self.config.batch_bytes as usize, MAX_ENTRIES));
                 }
                 appends.due
             };
             self.env.sleep_until(due).await;
         }
-    }
-
-    fn cut(&self, waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
-        let (mut group, mut bytes, mut entries) = (Vec::new(), 0, 0);
-        while let Some(next) = waiting.front() {
-            bytes += next.batch.bytes().len();
-            entries += next.batch.len();
-            let fits = bytes <= self.config.batch_bytes as usize && entries <= MAX_ENTRIES;
-            if !fits && !group.is_empty() {
-                break;
-            }
-            group.extend(waiting.pop_front());
-        }
-        group
     }
 
     /// Puts the new entries of these appends into the log, and returns where they are. None for one that may be in what was forgotten;
@@ -221,7 +133,7 @@ impl Shared {
             if self.known().sealed() {
                 break Err(AppendError::Sealed);
             }
-            let wanted = group.iter().map(|w| Wanted { batch: &w.batch, not_below: w.not_below });
+            let wanted = group.iter().map(Waiting::wanted);
             let plan = Plan::of(&mut state.ops, wanted, state.next.first);
             if plan.found {
                 hit("object.append.found");

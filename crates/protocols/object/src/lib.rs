@@ -3,9 +3,9 @@
 //!
 //! | paper (Delos Figure 2) | here |
 //! | --- | --- |
-//! | append | `append.rs`: the batches that wait become one object, which takes the next index; `plan.rs`: what it must contain |
+//! | append | `append.rs`: the batches that wait become one object, which takes the next index |
 //! | checkTail → (tail, sealed) | `tail.rs`: the first index without entries |
-//! | readNext | `read.rs`; `cache.rs` |
+//! | readNext | `read.rs` |
 //! | prefixTrim | `trim.rs`: a row of trims; whole blocks of objects are deleted behind them |
 //! | seal | `seal.rs`: an object without entries takes the next index |
 //! | (deletion, vlog-L7) | `delete.rs` |
@@ -80,7 +80,6 @@
 //! - *Marks and the note of a deletion stay.* They are what makes late puts harmless.
 
 mod append;
-mod cache;
 pub mod config;
 mod copy;
 mod delete;
@@ -90,7 +89,6 @@ mod loglet;
 pub mod mutants;
 mod names;
 mod object;
-mod plan;
 mod plugin;
 mod provider;
 mod read;

@@ -15,14 +15,15 @@ use atoll_contract::{
 use atoll_core::level::Level;
 use atoll_core::sync::lock;
 use atoll_core::{BoxFuture, DecodeError, Encode, Env, NodeId};
+use atoll_loglet_store::cache::Cache;
 use atoll_loglet_store::tails::Tails;
 
 use crate::append::Appends;
-use crate::cache::Cache;
 use crate::config::{self, Location, ObjectConfig, Scheme};
 use crate::known::Known;
 use crate::loglet::{ObjectLoglet, ObjectOptions, Shared, failed};
 use crate::names;
+use crate::object::Entries;
 use crate::shelf::{Place, Shelf};
 use crate::store::{Put, Store, StoreError, Threaded};
 
@@ -63,7 +64,7 @@ pub struct ObjectProvider {
     env: Env,
     options: Arc<ObjectOptions>,
     opener: Opener,
-    cache: Arc<Cache>,
+    cache: Arc<Cache<Entries>>,
     /// The handles in use. All callers of this node share one for each Loglet.
     handles: Arc<Mutex<BTreeMap<LogletId, Weak<Shared>>>>,
 }

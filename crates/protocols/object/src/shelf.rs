@@ -8,10 +8,10 @@ use std::time::Duration;
 use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::mutant;
 use atoll_core::{Env, ticket};
+use atoll_loglet_store::cache::Cache;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use crate::cache::Cache;
 use crate::mutants;
 use crate::names::{self, Names};
 use crate::object::{Damaged, Entries, HEAD_BYTES, Head, Kind, LogObject, Note};
@@ -78,7 +78,7 @@ pub(crate) struct Shelf {
     block_objects: u64,
     /// How long a request may take. The store has a limit of its own; this one is for a store that does not keep it.
     patience: Duration,
-    cache: Arc<Cache>,
+    cache: Arc<Cache<Entries>>,
 }
 
 /// Where the objects of a Loglet are, as its configuration says.
@@ -95,7 +95,7 @@ impl Shelf {
         store: Arc<dyn Store>,
         place: &Place<'_>,
         patience: Duration,
-        cache: Arc<Cache>,
+        cache: Arc<Cache<Entries>>,
     ) -> Self {
         let names = Names::new(place.prefix, id);
         let token = names::token(place.prefix, place.token);
@@ -177,7 +177,7 @@ impl Shelf {
         Ok(match object {
             LogObject::Entries(entries) => {
                 let entries = Arc::new(entries);
-                self.cache.put(self.id, entries.clone());
+                self.keep(entries.clone());
                 Look::Entries(entries)
             }
             LogObject::Seal { tail } => Look::Seal { tail },
@@ -197,7 +197,7 @@ impl Shelf {
             let Ok(Some(bytes)) = bytes else { continue };
             let object = self.compute(bytes.len(), move || LogObject::decode(&bytes, id, index)).await?;
             if let Ok(LogObject::Entries(entries)) = object {
-                self.cache.put(self.id, Arc::new(entries));
+                self.keep(Arc::new(entries));
             }
         }
         Ok(())
@@ -205,7 +205,8 @@ impl Shelf {
 
     /// Remembers an object that is in the log for sure.
     pub(crate) fn keep(&self, entries: Arc<Entries>) {
-        self.cache.put(self.id, entries);
+        let bytes = entries.bytes();
+        self.cache.put(self.id, entries.index, entries, bytes);
     }
 
     /// Returns whether there is an object at an index. It may be one that does not count: this is a hint.

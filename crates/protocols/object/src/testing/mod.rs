@@ -11,7 +11,8 @@ use object_store::memory::InMemory;
 
 use crate::store::{Inline, Store};
 
-pub use faulty::{Faults, Faulty};
+pub use atoll_loglet_store::testing::Faults;
+pub use faulty::Faulty;
 
 /// A store in memory, which all clones share, and its faults.
 #[derive(Clone, Debug, Default)]

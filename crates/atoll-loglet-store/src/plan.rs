@@ -1,34 +1,37 @@
-//! What an object must contain, and where its appends then are: the operations that are in the log already keep their offsets (object-O6).
+//! What the next piece of a log must contain, and where its appends then are: the operations that are in the log already keep their
+//! offsets. For Loglets without an orderer, whose appenders know the operations in the log themselves.
 
 use std::collections::BTreeMap;
 
+use crate::remembered_ops::{Known, RememberedOps};
 use atoll_contract::{Batch, Offset, OpId, Placement};
-use atoll_loglet_store::remembered_ops::{Known, RememberedOps};
 
-/// An append that waits.
+/// An append that wants a place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) batch: &'a Batch,
+pub struct Wanted<'a> {
+    /// Its entries.
+    pub batch: &'a Batch,
     /// None of its operations is below this offset.
-    pub(crate) not_below: Offset,
+    pub not_below: Offset,
 }
 
-/// The next object, if its first entry gets a given offset.
+/// The next piece of the log, if its first entry gets a given offset.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Its batches. None if everything is in the log already.
-    pub(crate) batches: Vec<Batch>,
-    pub(crate) count: u32,
+    pub batches: Vec<Batch>,
+    /// How many entries they have.
+    pub count: u32,
     /// Where each append is, in order. None if one of its operations may be in what was forgotten; those behind it are left out, because
     /// they must not overtake it (vlog-L8).
-    pub(crate) placed: Vec<Option<Placement>>,
+    pub placed: Vec<Option<Placement>>,
     /// Whether an operation was found in the log.
-    pub(crate) found: bool,
+    pub found: bool,
 }
 
 impl Plan {
-    /// Plans an object whose first entry gets the offset `next`.
-    pub(crate) fn of<'a>(
+    /// Plans a piece whose first entry gets the offset `next`.
+    pub fn of<'a>(
         ops: &mut RememberedOps,
         appends: impl IntoIterator<Item = Wanted<'a>>,
         next: Offset,
@@ -86,7 +89,7 @@ fn runs(offsets: &[Offset]) -> Vec<(Offset, u32)> {
 }
 
 /// Remembers the operations of entries that are in the log from this offset on.
-pub(crate) fn note<'a>(ops: &mut RememberedOps, batches: impl IntoIterator<Item = &'a Batch>, first: Offset) {
+pub fn note<'a>(ops: &mut RememberedOps, batches: impl IntoIterator<Item = &'a Batch>, first: Offset) {
     let mut at = first;
     let mut span: Option<(OpId, Offset, u32)> = None;
     for op in batches.into_iter().flat_map(Batch::ops) {
