@@ -11,6 +11,7 @@ use atoll_core::testing::{Listed, Mutant};
 use atoll_corfu::CorfuPlugin;
 use atoll_in_place::InPlacePlugin;
 use atoll_local::LocalPlugin;
+use atoll_log_service::LogServicePlugin;
 use atoll_native::NativePlugin;
 use atoll_object::ObjectPlugin;
 use atoll_rmwpaxos::RmwPlugin;
@@ -32,7 +33,8 @@ pub fn all() -> Protocols {
         .with(BizurPlugin::default())
         .with(InPlacePlugin::default())
         .with(ZooKeeperPlugin::default())
-        .with(ObjectPlugin::default());
+        .with(ObjectPlugin::default())
+        .with(LogServicePlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -70,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    const LISTED: [&str; 10] = [
+    const LISTED: [&str; 11] = [
         "rmwpaxos",
         "native",
         "local",
@@ -81,6 +83,7 @@ mod tests {
         "in-place",
         "zookeeper-loglet",
         "object",
+        "log-service",
     ];
 
     #[test]
@@ -112,14 +115,14 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..10], LISTED);
-        assert_eq!(names[10..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..11], LISTED);
+        assert_eq!(names[11..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]
     fn settings_go_to_the_protocols_that_have_them() {
         let mut protocols = all();
-        assert_eq!(protocols.set("step_bytes", 4096), 6 + usize::from(cfg!(feature = "testing")));
+        assert_eq!(protocols.set("step_bytes", 4096), 7 + usize::from(cfg!(feature = "testing")));
         assert_eq!(protocols.set("replicas", 5), 1);
         assert_eq!(protocols.set("step_bytes", u64::MAX), 0, "more than fits");
         assert_eq!(protocols.set("unheard_of", 1), 0);

@@ -16,7 +16,7 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 6] = [".git", "target", "atoll-dev", "node_modules", "__pycache__", "generated"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 19] = [
+const PROTOCOL_CRATES: [&str; 20] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
@@ -29,6 +29,7 @@ const PROTOCOL_CRATES: [&str; 19] = [
     "protocols/file-register",
     "protocols/in-place",
     "protocols/local",
+    "protocols/log-service",
     "protocols/native",
     "protocols/object",
     "protocols/rmwpaxos",
@@ -51,6 +52,7 @@ const LAYERS: [&[&str]; 10] = [
         "atoll-db",
         "atoll-in-place",
         "atoll-local",
+        "atoll-log-service",
         "atoll-native",
         "atoll-object",
         "atoll-rmwpaxos",

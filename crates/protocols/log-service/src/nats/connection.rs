@@ -1,0 +1,146 @@
+//! A connection to one of the servers. The client connects again by itself. A server that confirms nothing, although its connection holds,
+//! is left for another one: it may be parted from the others.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Real time: this is about a real network. The simulator never comes here.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use async_nats::connection::State;
+use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use atoll_core::sync::lock;
+use tokio::sync::Mutex;
+
+use super::requests;
+use crate::service::{Answer, Fault, Request, Stream};
+
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A server that does not answer two of these is left.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts to connect again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// A server is left after so many requests in a row that it did not serve.
+const UNSERVED: u32 = 3;
+/// The least time between two servers.
+const REST: Duration = Duration::from_secs(1);
+/// What the environment of a node may hold, for all log services.
+const USER: &str = "ATOLL_LOG_SERVICE_USER";
+const PASSWORD: &str = "ATOLL_LOG_SERVICE_PASSWORD";
+const TOKEN: &str = "ATOLL_LOG_SERVICE_TOKEN";
+/// Files: the certificate of the authority that signed the servers' certificates, and the certificate and the key of this node.
+const CA: &str = "ATOLL_LOG_SERVICE_CA";
+const CERTIFICATE: &str = "ATOLL_LOG_SERVICE_CERTIFICATE";
+const KEY: &str = "ATOLL_LOG_SERVICE_KEY";
+
+/// A connection, which is opened by the first request.
+pub(super) struct Connection {
+    servers: String,
+    client: Mutex<Option<Client>>,
+    /// How many requests in a row were not served, since when a server was left last.
+    unserved: std::sync::Mutex<(u32, Option<Instant>)>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.servers)
+    }
+}
+
+impl Connection {
+    pub(super) fn new(servers: &str) -> Self {
+        Connection {
+            servers: servers.to_owned(),
+            client: Mutex::default(),
+            unserved: std::sync::Mutex::default(),
+        }
+    }
+
+    /// Returns a client with a connection.
+    async fn client(&self) -> Result<Client, Fault> {
+        let mut client = self.client.lock().await;
+        let open = match &*client {
+            Some(open) => open.clone(),
+            None => {
+                let open = connect(&self.servers).await?;
+                client.insert(open).clone()
+            }
+        };
+        match open.connection_state() {
+            State::Connected => Ok(open),
+            State::Pending | State::Disconnected => Err(Fault::NotReached),
+        }
+    }
+
+    pub(super) async fn ask(
+        &self,
+        stream: &Stream,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Answer, Fault> {
+        let client = self.client().await?;
+        let asked = requests::ask(&client, stream, request, timeout);
+        let answer = tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Fault::NoAnswer));
+        if self.is_to_be_left(matches!(answer, Err(Fault::NoAnswer | Fault::NotReached))) {
+            tracing::info!(
+                servers = self.servers,
+                "a server of the log service does not serve; trying another one"
+            );
+            // An error says that the client is closed, which shows in the next request.
+            let _ = client.force_reconnect().await;
+        }
+        answer
+    }
+
+    /// Returns whether to leave the server, after a request that it did not serve, or did.
+    fn is_to_be_left(&self, is_unserved: bool) -> bool {
+        let mut unserved = lock(&self.unserved);
+        unserved.0 = if is_unserved { unserved.0 + 1 } else { 0 };
+        // A stream without a leader is served by none of them.
+        let lately = unserved.1.is_some_and(|left| left.elapsed() < REST);
+        let leave = unserved.0 >= UNSERVED && !lately;
+        if leave {
+            *unserved = (0, Some(Instant::now()));
+        }
+        leave
+    }
+
+    /// Waits until there may be a message of the log above a sequence.
+    pub(super) async fn news(&self, stream: &Stream, above: u64) -> Result<(), Fault> {
+        requests::news(&self.client().await?, stream, above).await
+    }
+}
+
+/// Connects with the credentials in the environment.
+async fn connect(servers: &str) -> Result<Client, Fault> {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let mut options = ConnectOptions::new()
+        .name("atoll")
+        .connection_timeout(CONNECT_TIMEOUT)
+        .ping_interval(PING_EVERY)
+        .reconnect_delay_callback(|attempts| {
+            RECONNECT_PAUSE
+                .min(Duration::from_millis(20) * u32::try_from(attempts).unwrap_or(u32::MAX).min(64))
+        })
+        .event_callback(|event| async move { tracing::debug!(%event, "log service") });
+    if let (Some(user), Some(password)) = (set(USER), set(PASSWORD)) {
+        options = options.user_and_password(user, password);
+    }
+    if let Some(token) = set(TOKEN) {
+        options = options.token(token);
+    }
+    // The client's TLS takes the provider of the process. An error says that the process has one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    if let Some(ca) = set(CA) {
+        options = options.require_tls(true).add_root_certificates(ca.into());
+    }
+    if let (Some(certificate), Some(key)) = (set(CERTIFICATE), set(KEY)) {
+        options = options.add_client_certificate(certificate.into(), key.into());
+    }
+    let servers: Vec<String> = servers.split(',').map(str::to_owned).collect();
+    options.connect(servers).await.map_err(|error| match error.kind() {
+        ConnectErrorKind::AuthorizationViolation
+        | ConnectErrorKind::Authentication
+        | ConnectErrorKind::Tls => Fault::Credentials,
+        _ => Fault::NotReached,
+    })
+}
