@@ -20,7 +20,7 @@ mod movers;
 mod native;
 pub mod nemesis;
 pub mod node;
-mod object;
+mod outside;
 pub mod parts;
 pub mod phases;
 pub mod races;
@@ -113,7 +113,8 @@ pub fn all() -> Vec<Scenario> {
         scalog::SHARDS,
         scalog_clocks::SCENARIO,
         full_shards::SCENARIO,
-        object::SCENARIO,
+        outside::OBJECT,
+        outside::LOG_SERVICE,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,

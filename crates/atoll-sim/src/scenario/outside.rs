@@ -1,5 +1,5 @@
-//! ObjectLoglets on whole nodes: swapped in and out under load and faults of the nodes, while the object store is slow, loses requests and
-//! answers, refuses puts without a reason, and cannot be reached from half of the nodes.
+//! Loglets outside of the cluster, on whole nodes: swapped in and out under load and faults of the nodes, while the store or service is
+//! slow, loses requests and answers, refuses without a reason, and cannot be reached from half of the nodes.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::workload::{again, log as load, striped};
 use crate::world::World;
 
 /// Logs that are swapped between an object store and native Loglets.
-pub const SCENARIO: Scenario = Scenario {
+pub const OBJECT: Scenario = Scenario {
     name: "object",
     about: "a log that is swapped native, object store, native while it is used; nodes die, and the store fails in every way it can",
-    run,
+    run: |seed, out| run(seed, out, &OF_OBJECT),
     marks: &[
         &["object.append.lost", "object.append.read_back", "object.append.found", "object.tail.rebase"],
         &["object.seal.lost", "object.trim.block", "object.store.lost", "object.store.unanswered"],
@@ -27,14 +27,48 @@ pub const SCENARIO: Scenario = Scenario {
     full: true,
 };
 
+/// Logs that are swapped between a log service and native Loglets.
+pub const LOG_SERVICE: Scenario = Scenario {
+    name: "log-service",
+    about: "a log that is swapped native, log service, native while it is used; nodes die, and the service fails in every way it can",
+    run: |seed, out| run(seed, out, &OF_LOG_SERVICE),
+    marks: &[
+        &["service.append.behind", "service.append.found", "service.append.over", "service.tail.follow"],
+        &["service.trim.purge", "service.lost", "service.unanswered", "service.conflict"],
+        &["service.cut_off", "service.old_server"],
+    ],
+    full: true,
+};
+
 const LOG: &str = "log0";
-/// What the store does to requests, as settings of the protocol in tests.
-const FAULTS: [&str; 4] = ["store_lost", "store_unanswered", "store_late", "store_conflicts"];
-/// How long half of the nodes cannot reach the store.
+/// How long half of the nodes cannot reach the store or service, as a setting of the protocols in tests.
 const CUT: &str = "store_cut_window_ms";
 
+/// Loglets of a kind outside of the cluster.
+struct Outside {
+    kind: &'static str,
+    salt: u64,
+    spec: fn(&Stage<NodeHandles>) -> LogletSpec,
+    /// What the store or service does to requests, as settings of the protocols in tests.
+    faults: &'static [&'static str],
+}
+
+const OF_OBJECT: Outside = Outside {
+    kind: "object",
+    salt: 0x6f62_6a65_6374,
+    spec: object,
+    faults: &["store_lost", "store_unanswered", "store_late", "store_conflicts"],
+};
+
+const OF_LOG_SERVICE: Outside = Outside {
+    kind: "log-service",
+    salt: 0x0073_6572_7669_6365,
+    spec: |_| LogletSpec::of("log-service"),
+    faults: &["store_lost", "store_unanswered", "store_late", "store_conflicts", "store_lag"],
+};
+
 /// Returns a specification of an ObjectLoglet with objects and blocks of a random size, small enough for a run to fill many of both.
-fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
+fn object(stage: &Stage<NodeHandles>) -> LogletSpec {
     let mut spec = LogletSpec::of("object");
     let mut option = |name: &str, value: u64| spec.options.insert(name.to_owned(), value.to_string());
     option("batch_bytes", [200, 4_000, 1 << 20][stage.below(3) as usize]);
@@ -44,15 +78,15 @@ fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
 }
 
 /// Starts the clients and the operator. The clients hand in records again, at the same door and at others, because an appender can only
-/// know from the objects of other nodes that a record is in the log already.
-fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
+/// know from what other nodes have appended that a record is in the log already.
+fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, of: &'static Outside) {
     let appenders = 1 + rng.below(4);
     let swaps = Duration::from_millis(300 + rng.below(3_000));
     let trims = Duration::from_millis([300, 4_000][rng.below(2) as usize]);
     let all = stage.clone();
     let stage = stage.clone();
     all.spawn("people", async move {
-        load::create_kind(&stage, LOG, "object").await;
+        load::create_kind(&stage, LOG, of.kind).await;
         let name = || LOG.to_owned();
         for _ in 0..appenders {
             stage.spawn("appender", load::appender(stage.clone(), name(), Duration::from_millis(60)));
@@ -61,33 +95,33 @@ fn people(stage: &Stage<NodeHandles>, rng: &mut Rng) {
         stage.spawn("belated", again::belated(stage.clone(), name(), 4, Duration::from_millis(200)));
         stage.spawn("checker", load::checker(stage.clone(), name(), Duration::from_millis(150)));
         stage.spawn("reader", load::reader(stage.clone(), name(), Duration::from_millis(100)));
-        stage.spawn("operator", striped::swapper(stage.clone(), name(), swaps, spec));
+        stage.spawn("operator", striped::swapper(stage.clone(), name(), swaps, of.spec));
         stage.spawn("trimmer", load::trimmer(stage.clone(), name(), trims));
     });
 }
 
-fn run(seed: u64, out: TraceOut) -> Outcome {
-    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6f62_6a65_6374);
+fn run(seed: u64, out: TraceOut, of: &'static Outside) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of.salt);
     let hosts = [3, 3, 4, 5][rng.below(4) as usize];
     let (weather, assembly) = nodes(&mut rng, hosts);
-    // All nodes, and all clones of these protocols, share one store. A run ends with a look at each object through each node, so a store
-    // that is farther away would take most of the run.
+    // All nodes, and all clones of these protocols, share one store. A run ends with a look at each piece of the log through each node, so
+    // a store that is farther away would take most of the run.
     let mut store = assembly.options.protocols.clone();
     store.set("store_delay_us", [100, 1_000, 5_000][rng.below(3) as usize]);
     // How many of a thousand requests: some seeds have a store that never fails.
-    for fault in FAULTS {
+    for fault in of.faults {
         store.set(fault, [0, 10, 50][rng.below(3) as usize]);
     }
     store.set(CUT, [0, 500, 3_000][rng.below(3) as usize]);
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
-    people(&stage, &mut rng);
+    people(&stage, &mut rng, of);
     let menu = Menu::USUAL.some(&mut rng);
     let faults = Faults::usual(menu, Duration::from_millis(500 + rng.below(1_500)));
     let demand = {
         let stage = stage.clone();
         async move {
-            for fault in FAULTS.into_iter().chain([CUT]) {
+            for fault in of.faults.iter().copied().chain([CUT]) {
                 store.set(fault, 0);
             }
             load::demand(stage, vec![LOG.to_owned()]).await;
