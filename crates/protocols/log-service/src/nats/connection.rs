@@ -19,10 +19,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to connect again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// A server is left after so many requests in a row that it did not serve.
-const UNSERVED: u32 = 3;
-/// The least time between two servers.
-const REST: Duration = Duration::from_secs(1);
+/// A server is left after so many writes in a row that it did not confirm, and after this time. A stream without a leader has another one
+/// within ten seconds, and no server serves it before; others may append first for a while.
+const UNSERVED: u32 = 2;
+const PATIENCE: Duration = Duration::from_secs(3);
 /// What the environment of a node may hold, for all log services.
 const USER: &str = "ATOLL_LOG_SERVICE_USER";
 const PASSWORD: &str = "ATOLL_LOG_SERVICE_PASSWORD";
@@ -36,8 +36,15 @@ const KEY: &str = "ATOLL_LOG_SERVICE_KEY";
 pub(super) struct Connection {
     servers: String,
     client: Mutex<Option<Client>>,
-    /// How many requests in a row were not served, since when a server was left last.
-    unserved: std::sync::Mutex<(u32, Option<Instant>)>,
+    writes: std::sync::Mutex<Writes>,
+}
+
+/// The writes in a row that the server did not confirm.
+#[derive(Debug, Default)]
+struct Writes {
+    failed: u32,
+    /// When the first of them failed.
+    since: Option<Instant>,
 }
 
 impl fmt::Debug for Connection {
@@ -51,7 +58,7 @@ impl Connection {
         Connection {
             servers: servers.to_owned(),
             client: Mutex::default(),
-            unserved: std::sync::Mutex::default(),
+            writes: std::sync::Mutex::default(),
         }
     }
 
@@ -77,10 +84,10 @@ impl Connection {
         request: Request,
         timeout: Duration,
     ) -> Result<Answer, Fault> {
-        let client = self.client().await?;
+        let (client, is_read) = (self.client().await?, request.is_read());
         let asked = requests::ask(&client, stream, request, timeout);
         let answer = tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Fault::NoAnswer));
-        if self.is_to_be_left(matches!(answer, Err(Fault::NoAnswer | Fault::NotReached))) {
+        if !is_read && self.is_to_be_left(answer.is_ok()) {
             tracing::info!(
                 servers = self.servers,
                 "a server of the log service does not serve; trying another one"
@@ -91,15 +98,19 @@ impl Connection {
         answer
     }
 
-    /// Returns whether to leave the server, after a request that it did not serve, or did.
-    fn is_to_be_left(&self, is_unserved: bool) -> bool {
-        let mut unserved = lock(&self.unserved);
-        unserved.0 = if is_unserved { unserved.0 + 1 } else { 0 };
-        // A stream without a leader is served by none of them.
-        let lately = unserved.1.is_some_and(|left| left.elapsed() < REST);
-        let leave = unserved.0 >= UNSERVED && !lately;
+    /// Returns whether to leave the server, after a write that it confirmed, or did not. Reads prove nothing: a server that is parted from
+    /// the others answers them. Nor does a refusal.
+    fn is_to_be_left(&self, is_confirmed: bool) -> bool {
+        let mut writes = lock(&self.writes);
+        if is_confirmed {
+            *writes = Writes::default();
+            return false;
+        }
+        writes.failed += 1;
+        let since = *writes.since.get_or_insert_with(Instant::now);
+        let leave = writes.failed >= UNSERVED && since.elapsed() > PATIENCE;
         if leave {
-            *unserved = (0, Some(Instant::now()));
+            *writes = Writes::default();
         }
         leave
     }
@@ -143,4 +154,23 @@ async fn connect(servers: &str) -> Result<Client, Fault> {
         | ConnectErrorKind::Tls => Fault::Credentials,
         _ => Fault::NotReached,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_left_after_some_time_without_a_confirmed_write() {
+        let connection = Connection::new("host:1");
+        assert!(!(0..100).any(|_| connection.is_to_be_left(false)), "it may only be without a leader");
+        lock(&connection.writes).since = Instant::now().checked_sub(PATIENCE * 2);
+        assert!(connection.is_to_be_left(false));
+        assert!(!connection.is_to_be_left(false), "the next one has its time, too");
+        lock(&connection.writes).since = Instant::now().checked_sub(PATIENCE * 2);
+        assert!(
+            !connection.is_to_be_left(true) && !connection.is_to_be_left(false),
+            "a confirmed write counts"
+        );
+    }
 }
