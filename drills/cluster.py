@@ -32,7 +32,7 @@ LAST_ENDS = 6
 # The kinds of Loglet that a drill of the log can be run with.
 LOGLETS = ("native", "local", "striped", "corfu", "scalog")
 # Those that keep the order of a client that has several appends in flight.
-ORDERED = ("native", "local", "zookeeper-loglet")
+ORDERED = ("native", "local", "zookeeper-loglet", "log-service")
 
 
 class Failed(Exception):

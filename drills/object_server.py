@@ -5,17 +5,15 @@ import atexit
 import contextlib
 import http.client
 import http.server
-import os
 import pathlib
 import random
-import shutil
 import subprocess
 import threading
 import time
 
-from cluster import NotRun, end, need, poll
+from cluster import end, need, poll
+from go_programs import go_program
 from ports import free_ports
-from zookeeper_venv import cache, fetching, making
 
 VERSION = "1.8.0"
 BUCKET = "atoll-drill"
@@ -28,19 +26,7 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade"}
 
 def gateway():
     """The program."""
-    if not shutil.which("go"):
-        raise NotRun("there is no Go on this machine, which builds the server")
-    folder = cache() / f"versitygw-{VERSION}"
-    program = folder / "versitygw"
-    with making("versitygw"):
-        if not program.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            fetching(
-                ["go", "install", f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"],
-                env=dict(os.environ, GOBIN=str(folder), GOFLAGS="-mod=mod", CGO_ENABLED="0"),
-                cwd=folder,
-            )
-    return program
+    return go_program("github.com/versity/versitygw/cmd/versitygw", VERSION)
 
 
 class Server:

@@ -9,16 +9,15 @@ pause is the longest gap between two acknowledgements from the start of a comman
 
 import time
 
-from cluster import Cluster, Drill, need, poll, quantile, say
-from load import Load, verify
+from cluster import Cluster, Drill, need, poll, say
+from load import Load
+from outside import STAY_S, finish, move, refused, report
 from zookeeper_disturb import word
 from zookeeper_ensemble import Apache
 from zookeeper_java import library
 
 LOG = "moves"
 KIND = "zookeeper-loglet"
-# How long a log stays where it is between two moves, in seconds.
-STAY_S = 1.0
 
 
 def ensemble_of(drill):
@@ -36,18 +35,6 @@ def takes_writes(address):
         return False
 
 
-def move(cluster, kind, *options):
-    """Extends the log to a kind of Loglet; (start, return + 1 s) in seconds since 1970."""
-    began = time.time()
-    words = [word for option in options for word in ("--option", option)]
-    cluster.atoll("chain", "extend", "--log", LOG, "--loglet", kind, *words)
-    now = cluster.active(LOG)["kind"]
-    need(now == kind, f"after the extend to {kind} the active segment is {now}")
-    end = time.time() + STAY_S
-    time.sleep(STAY_S)
-    return began, end
-
-
 def lose_a_server(ensemble, number):
     """Kills a server of the ensemble, and waits until it is back."""
     pids, _ = ensemble.signal([number])
@@ -55,43 +42,25 @@ def lose_a_server(ensemble, number):
     ensemble.wait_back(pids)
 
 
-def refused(cluster):
-    """A plan that cannot work changes nothing."""
-    before = cluster.chain(LOG)
-    for options in (["connect=127.0.0.1:1"], ["connect=nowhere"], ["connect=127.0.0.1:1", "root=/a/../b"], []):
-        words = [word for option in options for word in ("--option", option)]
-        tried = cluster.atoll("chain", "extend", "--log", LOG, "--loglet", KIND, *words, check=False)
-        need(tried.returncode != 0, f"{options} was not refused")
-    need(cluster.chain(LOG)["version"] == before["version"], "a refused plan has changed the chain")
-
-
 def body(drill):
     args = drill.args
     with ensemble_of(drill) as ensemble, Cluster(drill.binary, drill.folder / "data", "--nodes", 3) as cluster:
         poll("the ensemble takes writes", 60, lambda: all(map(takes_writes, ensemble.zookeeper().split(","))))
         cluster.create_log(LOG)
-        refused(cluster)
+        refused(cluster, LOG, KIND, (["connect=127.0.0.1:1"], ["connect=nowhere"], ["connect=127.0.0.1:1", "root=/a/../b"], []))
         grpc = [node.grpc for node in cluster.nodes()]
         loads = [Load(cluster, drill.folder, LOG, name=name, depth=16, connect=grpc[at]).start() for at, name in enumerate("ab")]
         time.sleep(STAY_S)
         windows = {KIND: [], "native": []}
         for number in range(args.moves):
-            windows[KIND].append(move(cluster, KIND, f"connect={ensemble.zookeeper()}", f"root=/drill-{number % 2}"))
+            windows[KIND].append(move(cluster, LOG, KIND, f"connect={ensemble.zookeeper()}", f"root=/drill-{number % 2}"))
             if number % 2:
                 lose_a_server(ensemble, ensemble.ids()[number // 2 % 3])
-            windows["native"].append(move(cluster, "native"))
-        done = [load.finish() for load in loads]
-        acks = [load.acks() for load in loads]
-        count = verify(cluster, loads, LOG)
-        need(count == sum(done), f"{sum(done)} acknowledged, {count} read")
-        kinds = {segment["kind"] for segment in cluster.chain(LOG)["segments"]}
-        need(kinds <= {KIND, "native"}, f"the chain has {sorted(kinds)}")
-    for kind, all_of_kind in windows.items():
-        pauses = [1e3 * max(one.longest_gap(*window) for one in acks) for window in all_of_kind]
-        drill.result[kind] = {"moves": len(pauses), "p50_ms": round(quantile(pauses, 0.5), 1), "max_ms": round(max(pauses), 1)}
-        say(f"to {kind}: {len(pauses)} moves, pause p50 {quantile(pauses, 0.5):.1f} ms, most {max(pauses):.1f} ms")
-    drill.result["records"] = sum(done)
-    say(f"{sum(done)} records acknowledged; none failed, lost or doubled")
+            windows["native"].append(move(cluster, LOG, "native"))
+        acks, records = finish(cluster, loads, LOG, {KIND, "native"})
+    report(drill, windows, acks)
+    drill.result["records"] = records
+    say(f"{records} records acknowledged; none failed, lost or doubled")
 
 
 if __name__ == "__main__":
