@@ -27,6 +27,8 @@ atoll_core::record! {
         pub sequencer: NodeId,
         /// Number of sequencer restarts: a restarted sequencer refuses earlier configurations.
         pub restarts: u64,
+        /// Names what the plan has made for the Loglet, and for no other one.
+        pub made: u64,
     }
 }
 
@@ -94,7 +96,10 @@ impl LogletProvider for MemoryProvider {
                 return Err(PlanError::NodeDown(sequencer));
             }
             let restarts = u64::from(s.faults.restarted.contains(&sequencer));
-            Ok(MemoryConfig { servers, sequencer, restarts }.to_bytes())
+            s.plans += 1;
+            let made = s.plans;
+            s.made.insert(made);
+            Ok(MemoryConfig { servers, sequencer, restarts, made }.to_bytes())
         })
     }
 
@@ -136,11 +141,18 @@ impl LogletProvider for MemoryProvider {
         })
     }
 
-    fn delete(&self, id: LogletId, _config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
+    fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
+        let made = MemoryConfig::from_bytes(config.clone()).map(|config| config.made);
         Box::pin(async move {
             self.at.step().await;
+            if self.at.chance(|f| f.undeleted) {
+                return Err(LogletError::Unavailable(Unavailability::NoQuorum));
+            }
             {
                 let mut s = lock(&self.at.servers.state);
+                if let Ok(made) = made {
+                    s.made.remove(&made);
+                }
                 s.logs.remove(&id);
                 if !mutant(atoll_contract::mutants::VLOG_REVIVED_LOGLET) {
                     s.tombstones.insert(id);

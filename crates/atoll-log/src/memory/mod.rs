@@ -37,6 +37,8 @@ pub struct Faults {
     pub append_forgotten: u64,
     /// Chance that another operation of a Loglet gets no answer.
     pub unavailable: u64,
+    /// Chance that a deletion of a Loglet does not happen, and gets no answer.
+    pub undeleted: u64,
     /// Chance that a write to a register is answered as unknown, whether it was written or not.
     pub register_unknown: u64,
     /// Chance that a register does not answer and does nothing.
@@ -67,6 +69,7 @@ impl Default for Faults {
             append_full: 0,
             append_forgotten: 0,
             unavailable: 0,
+            undeleted: 0,
             register_unknown: 0,
             register_down: 0,
             registers_full: false,
@@ -106,6 +109,10 @@ struct Servers {
     /// How many entries reads have returned.
     entries_read: u64,
     tombstones: BTreeSet<LogletId>,
+    /// How many Loglets were planned.
+    plans: u64,
+    /// What plans have made for Loglets that were not deleted.
+    made: BTreeSet<u64>,
     cells: BTreeMap<String, Cell>,
     /// The nodes that the last specification named as holders of entries.
     held: Vec<NodeId>,
@@ -161,6 +168,11 @@ impl MemoryServers {
     /// Returns the number of Loglets that were created and not deleted.
     pub fn loglets(&self) -> usize {
         lock(&self.state).logs.len()
+    }
+
+    /// Returns for how many Loglets something was made by their plan and not deleted. Some of these Loglets may never have been created.
+    pub fn planned(&self) -> usize {
+        lock(&self.state).made.len()
     }
 
     fn at(&self, env: &Env) -> At {

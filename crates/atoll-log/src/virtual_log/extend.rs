@@ -11,6 +11,7 @@ use atoll_core::{NodeId, StorageId, Tick};
 
 use super::install::{Installed, MAX_PAUSE, PAUSE};
 use super::room::Purpose;
+use super::truncate::delete_loglet;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{END_KIND, Segment, VersionedChain};
 use crate::mutants;
@@ -137,10 +138,28 @@ impl Shared {
         }
     }
 
+    /// Puts the successor behind `from`, or discards it. A plan may have made something of it already, outside of the cluster.
     async fn replace_active(
         self: &Arc<Self>,
         from: LogletId,
         next: Successor,
+        purpose: Purpose,
+    ) -> Result<Installed, ReconfigError> {
+        let done = self.replace_if_active(from, &next, purpose).await;
+        let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
+        // Discard the Loglet only if no chain can name it. After an install without an answer, a chain may name it.
+        match &done {
+            Ok(Installed::Lost(_)) => self.discard_successor(next),
+            Err(e) if !is_open(e) => self.discard_successor(next),
+            Ok(Installed::Mine(_)) | Err(_) => {}
+        }
+        done
+    }
+
+    async fn replace_if_active(
+        self: &Arc<Self>,
+        from: LogletId,
+        next: &Successor,
         purpose: Purpose,
     ) -> Result<Installed, ReconfigError> {
         if self.page_out().await.is_err() {
@@ -159,18 +178,11 @@ impl Shared {
             // vlog-E5, concurrently with the seal. This is only an optimisation: servers also create the Loglet on its first message.
             self.provision(provider, next.id, &next.config);
         }
-        let done = self.replace_steps(from, &next, &mut place).await;
+        let done = self.replace_steps(from, next, &mut place).await;
         place.ends();
         lock(&self.state).reconfiguring -= 1;
         // Trims wait for this.
         self.changed.notify();
-        let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
-        // Discard the Loglet only if no chain can name it. After an install without an answer, a chain may name it.
-        match &done {
-            Ok(Installed::Lost(_)) => self.discard_successor(next),
-            Err(e) if !is_open(e) => self.discard_successor(next),
-            Ok(Installed::Mine(_)) | Err(_) => {}
-        }
         done
     }
 
@@ -306,12 +318,11 @@ impl Shared {
         self.env.spawn("vlog.provision", Box::pin(work));
     }
 
-    /// Deletes a Loglet that was provisioned but never installed (vlog-V8), in the background. Call this only when the install is known to
+    /// Deletes a Loglet that was planned but never installed (vlog-V8), in the background. Call this only when the install is known to
     /// have lost.
     pub(super) fn discard(&self, provider: Arc<dyn LogletProvider>, id: LogletId, config: Bytes) {
-        let work = async move {
-            let _ = provider.delete(id, &config).await;
-        };
+        let env = self.env.clone();
+        let work = async move { delete_loglet(&env, &*provider, id, &config).await };
         self.env.spawn("vlog.discard", Box::pin(work));
     }
 

@@ -4,12 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use atoll_core::Env;
 use atoll_core::testing::hit;
 
 use super::install::Installed;
 use super::{ReconfigError, Shared};
 use crate::chain::{Chain, Parts, Segment, VersionedChain};
 use crate::page::{Page, PageRef};
+use atoll_contract::loglet::{LogletId, LogletProvider};
 use atoll_contract::position::LogPos;
 
 /// Attempts to delete a Loglet. A server that does not answer keeps its data until it learns of the deletion in another way.
@@ -124,11 +128,16 @@ impl Shared {
         if !grace.is_zero() {
             self.env.sleep(grace).await;
         }
-        for _ in 0..DELETE_ATTEMPTS {
-            if provider.delete(segment.loglet, &segment.config).await.is_ok() {
-                return;
-            }
-            self.env.sleep(self.env.jitter(DELETE_PAUSE)).await;
+        delete_loglet(&self.env, &*provider, segment.loglet, &segment.config).await;
+    }
+}
+
+/// Deletes a Loglet that no chain names.
+pub(super) async fn delete_loglet(env: &Env, provider: &dyn LogletProvider, id: LogletId, config: &Bytes) {
+    for _ in 0..DELETE_ATTEMPTS {
+        if provider.delete(id, config).await.is_ok() {
+            return;
         }
+        env.sleep(env.jitter(DELETE_PAUSE)).await;
     }
 }

@@ -128,6 +128,46 @@ fn a_copy_that_was_not_put_in_place_is_deleted() {
     assert!(done > 0 && failed > 0, "{done} done, {failed} failed");
 }
 
+/// Two nodes extend the log at nearly the same time, and nothing can be deleted at first. The second one soon learns of the first one's
+/// chain, as from a heartbeat.
+#[test]
+fn what_was_planned_and_not_installed_is_deleted() {
+    let mut late = 0;
+    for between_us in (0..4_000).step_by(100) {
+        let mut c = Cluster::new(55, 3);
+        let log = c.created("memory");
+        fill(&mut c, &log, 10);
+        let there = c.log(2, "log");
+        let tail = there.check_tail();
+        c.run(2, tail).unwrap().unwrap();
+        c.servers.faults(|f| f.undeleted = 1000);
+        let first = log.extend(LogletSpec::default());
+        c.driver.run_for(Duration::from_micros(between_us));
+        let second = there.extend(LogletSpec::default());
+        let _news = c.env(2).launch("news", async move {
+            for _ in 0..50 {
+                there.refresh().await.unwrap().unwrap();
+            }
+        });
+        c.run(1, first).unwrap().unwrap();
+        c.run(2, second).unwrap().unwrap();
+        // The second plan was made, but too late to create its Loglet.
+        late += usize::from(c.servers.planned() > c.servers.loglets());
+        c.servers.faults(|f| f.undeleted = 0);
+        c.driver.run_for(Duration::from_secs(20));
+        let refresh = log.refresh();
+        c.run(1, refresh).unwrap().unwrap();
+        let segments = log.chain().unwrap().chain.segments().len();
+        assert_eq!(c.servers.loglets(), segments, "{between_us} us between the two");
+        assert_eq!(
+            c.servers.planned(),
+            segments,
+            "{between_us} us between the two: a plan has left something"
+        );
+    }
+    assert!(late > 0, "no plan was late");
+}
+
 /// What a node waits for at a Loglet whose server is dead when another node makes the log continue elsewhere.
 #[test]
 fn who_waits_at_a_loglet_goes_elsewhere_once_the_next_segment_is_there() {
