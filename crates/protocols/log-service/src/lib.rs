@@ -60,7 +60,9 @@
 //!   confirmed; by default, in their memory, and a loss of power of all of them loses up to two minutes.
 //! - Handles on several nodes that append at the same time are in each other's way. After an append, a handle that has met others lately
 //!   lets them go first for some milliseconds.
-//! - A stream whose loglet lost the race to be installed may stay, empty (vlog-V8).
+//! - A plan creates a stream. One that no chain names, because the plan or the move failed, is deleted by the node that has planned it
+//!   (vlog-V8). If that node dies first, or reaches no service for a minute, the stream stays, without entries. So does the stream of a
+//!   trimmed segment that could not be deleted for that long. Nodes never list streams: others may have names with the same prefix.
 //! - Decentralized credentials of NATS (files with keys and JWTs) are not switched on.
 
 mod append;

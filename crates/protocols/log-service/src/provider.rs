@@ -37,6 +37,10 @@ const SINCE: Level = Level(2);
 const TRY_FOR: Duration = Duration::from_secs(5);
 /// How long a plan waits for a stream to be created: the servers place it, and elect its leader.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
+/// For how long a stream that no chain will name is deleted, and how often: the request to create it may arrive late, and servers that are
+/// parted from each other delete nothing.
+const ABANDON_FOR: Duration = Duration::from_secs(60);
+const ABANDON_EVERY: Duration = Duration::from_secs(1);
 /// Handles that nobody uses are looked for when there are this many.
 const MANY_HANDLES: usize = 64;
 
@@ -163,7 +167,9 @@ impl LogServiceProvider {
             Ok(Answer::Created(replicas)) => replicas,
             Ok(_) => return Err(Fault::NoAnswer),
             Err(fault) => {
-                self.abandon(&service, &stream, &fault);
+                if fault == Fault::NoAnswer {
+                    self.abandon(service, stream);
+                }
                 return Err(fault);
             }
         };
@@ -184,19 +190,27 @@ impl LogServiceProvider {
                 return Ok(created);
             }
             if !fault.passes() || self.env.now() >= until {
-                self.abandon(&service, &stream, &Fault::NoAnswer);
+                self.abandon(service, stream);
                 return Err(fault);
             }
             self.env.sleep(self.env.jitter(self.options.retry)).await;
         }
     }
 
-    /// Deletes a stream that no chain will name, if it may be there. If this fails, it stays, and is empty (vlog-V8).
-    fn abandon(&self, service: &Arc<dyn Service>, stream: &Stream, why: &Fault) {
-        if *why == Fault::NoAnswer {
-            let delete = service.ask(stream.clone(), Request::Delete);
-            self.env.spawn("service.abandon", Box::pin(async move { drop(delete.await) }));
-        }
+    /// Deletes a stream that no chain will name and that may be there, in the background.
+    fn abandon(&self, service: Arc<dyn Service>, stream: Stream) {
+        let env = self.env.clone();
+        let work = async move {
+            let until = env.now().after(ABANDON_FOR);
+            while env.now() < until {
+                let delete = service.ask(stream.clone(), Request::Delete);
+                if let Ok(Ok(_)) = env.within(CREATE_TIMEOUT, delete).await {
+                    return;
+                }
+                env.sleep(env.jitter(ABANDON_EVERY)).await;
+            }
+        };
+        self.env.spawn("service.abandon", Box::pin(work));
     }
 }
 

@@ -7,6 +7,7 @@ use atoll_contract::{
 use atoll_core::NodeId;
 use atoll_log_service::testing::Memory;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::harness::{Harness, Over};
 
@@ -76,7 +77,7 @@ fn a_trim_leaves_what_is_needed_and_a_deletion_leaves_nothing() {
     fill(&mut h, &l, 20);
     let trimmer = l.clone();
     h.driver.block_on(A, async move { trimmer.prefix_trim(Offset(20)).await }).unwrap();
-    h.driver.run_for(std::time::Duration::from_secs(1));
+    h.driver.run_for(Duration::from_secs(1));
     assert_eq!(
         memory(&h).sequences(&h.stream(log)),
         [21, 22],
@@ -88,6 +89,25 @@ fn a_trim_leaves_what_is_needed_and_a_deletion_leaves_nothing() {
     assert_eq!(read(&mut h, &reader, 19), Err(ReadError::Trimmed(Offset(20))));
     h.delete(log);
     assert!(memory(&h).streams().is_empty());
+}
+
+/// The stream gets created after the plan has failed, or without an answer, and the first deletions are lost.
+#[test]
+fn a_plan_without_an_answer_leaves_nothing() {
+    for (created_late, no_answer) in [(1000, 0), (0, 1000)] {
+        let mut h = Harness::memory(false);
+        let memory = memory(&h);
+        memory.faults.set_delay(Duration::from_millis(300));
+        memory.faults.set(0, no_answer, created_late, 0);
+        let (provider, spec) = (h.provider(A), h.spec());
+        let planned = h.driver.block_on(A, async move { provider.plan(&spec, None).await });
+        assert!(matches!(planned, Err(PlanError::Invalid { .. })), "{planned:?}");
+        memory.faults.set(1000, 0, 0, 0);
+        h.driver.run_for(Duration::from_secs(30));
+        h.heal();
+        h.driver.run_for(Duration::from_secs(90));
+        assert_eq!(memory.streams(), Vec::<String>::new());
+    }
 }
 
 #[test]
