@@ -3,9 +3,12 @@
 
 The service is three servers of NATS with JetStream, each with a network of its own, which sync every message. Two clients on different
 nodes keep records in flight. While the log is in the service, the server that leads its stream is killed and comes back, or is parted from
-the other servers, while all nodes still reach it: then it is an old leader, which answers reads. Sometimes the log moves back meanwhile. No
-append fails, and none is lost or doubled. Each pause is the longest gap between two acknowledgements from the start of a command to 1 s
-after its return.
+the other servers, while all nodes still reach it: then it is an old leader, which answers reads. No append fails, and none is lost or
+doubled. Each pause is the longest gap between two acknowledgements from the start of a command to 1 s after its return.
+
+The log also moves back, and so its stream is sealed, just after its leader was parted from the others, or was stopped. Somebody who does
+not know of the seal appends through that server, before and after the seal. None of this is confirmed, also not once the server is back,
+and no message but a seal follows the seal.
 
 Servers that do not answer, that have no JetStream or other credentials, and options that are none are refused by name, before anything is
 sealed. When a segment leaves the chain, its stream is deleted. A stream whose messages somebody purged is refused by name, too, and nothing
@@ -18,7 +21,7 @@ import time
 
 from cluster import Cluster, Drill, need, poll, say
 from load import Load
-from log_service_servers import PASSWORD, USER, Server, Service, program, serves
+from log_service_servers import PASSWORD, USER, Client, Server, Service, log_of, program, serves
 from networks import DRILL, Networks
 from outside import STAY_S, finish, move, refused, report
 
@@ -26,6 +29,12 @@ LOG = "moves"
 KIND = "log-service"
 # A stream that has lost its leader elects another one within 10 s, and appends wait for it.
 PATIENT_S = 60.0
+# An old appender expects so many sequences below the seal, one after the other: others append until the server becomes an old leader.
+EXPECTED = 100
+# A server that is back answers what has arrived meanwhile within this time.
+ANSWERS_S = 3.0
+# Of a message (`protocols/log-service/src/layout.rs`): the bytes of its head, which kind it is of, and the kind that is a seal.
+HEAD_BYTES, KIND_AT, SEAL = 72, 5, 2
 
 
 def stream_of(cluster):
@@ -42,16 +51,56 @@ def lose_leader(cluster, service, stay_s):
     poll(f"server {server.number} serves again", PATIENT_S, lambda: serves(server), every=0.2)
 
 
-def part_leader(cluster, service, networks, stay_s, away):
-    """Parts the server that leads the stream from the others; `away` runs meanwhile. The nodes reach all of them."""
-    leader = service.leader(stream_of(cluster))
+def part(networks, leader):
+    """Parts a server from the others. The nodes reach all of them."""
     others = [n for n in (1, 2, 3) if n != leader]
     networks.cut([*itertools.product([leader], others), *itertools.product(others, [leader])])
+
+
+def part_leader(cluster, service, networks, stay_s):
+    """Parts the server that leads the stream from the others for a while."""
+    part(networks, service.leader(stream_of(cluster)))
     time.sleep(stay_s)
-    done = away()
     networks.heal()
     service.wait_up()
-    return done
+
+
+def newest_seal(service, stream):
+    """The sequence of the newest message of a log, which is a seal. An old leader may answer, but what follows a seal stays."""
+    def sealed():
+        seq, _, data = service.message(stream, last_by_subj=log_of(stream))
+        return data[KIND_AT] == SEAL and seq
+
+    return poll("the newest message of the log is a seal", PATIENT_S, sealed, every=0.5)
+
+
+def seal_past_leader(cluster, service, networks, is_stopped, back):
+    """Moves the log away from a stream whose leader is parted from the others, or is stopped, while somebody appends through it."""
+    stream = stream_of(cluster)
+    log, server = log_of(stream), service.servers[service.leader(stream) - 1]
+    appender = Client(server)
+    if not is_stopped:
+        part(networks, server.number)
+    newest, _, data = Client(server).message(stream, last_by_subj=log)
+    if is_stopped:
+        server.stop()
+    appender.publish(log, newest, data[:HEAD_BYTES])
+    back()
+    seal = newest_seal(service, stream)
+    # Whoever knows of no seal expects a message below it.
+    for expected in range(max(newest, seal - EXPECTED), seal):
+        appender.publish(log, expected, data[:HEAD_BYTES])
+    if is_stopped:
+        server.go_on()
+    else:
+        networks.heal()
+    confirmed = [answer for answer in appender.answers(ANSWERS_S) if answer and "error" not in answer]
+    need(not confirmed, f"an old leader has confirmed appends to a sealed log: {confirmed[:3]}")
+    service.wait_up()
+    # A node may have sealed twice.
+    for seq in range(seal, newest_seal(service, stream)):
+        found = service.message(stream, seq=seq)
+        need(not found or found[1] != log or found[2][KIND_AT] == SEAL, f"message {seq} follows the seal {seal}")
 
 
 def bad_input(drill, cluster, binary, networks, service):
@@ -92,7 +141,7 @@ def altered(cluster, service):
     pids, _ = cluster.signal(cluster.ids())
     cluster.wait_back(pids)
     for number in cluster.ids():
-        done = cluster.atoll("log", "read", "--raw", "--log", LOG, "--node", number, check=False, timeout=120)
+        done = cluster.atoll("log", "read", "--raw", "--log", LOG, "--node", number, "--timeout", 10, check=False, timeout=120)
         need(done.returncode != 0, f"node {number} has read over a record that is missing")
         need(b"the record that goes" not in done.stdout, "what was purged is there")
 
@@ -115,14 +164,14 @@ def body(drill):
         for number in range(args.moves):
             options = [f"servers={service.addresses()}", f"prefix=drill-{number % 2}"]
             windows[KIND].append(move(cluster, LOG, KIND, *options, patient_s=PATIENT_S))
-            match number % 4:
+            match number % 5:
                 case 1:
                     lose_leader(cluster, service, args.away_s)
                 case 2:
-                    part_leader(cluster, service, networks, args.away_s, lambda: None)
-                case 3:
+                    part_leader(cluster, service, networks, args.away_s)
+                case 3 | 4 as how:
                     # What moves away from an old leader is not a pause of a healthy service.
-                    part_leader(cluster, service, networks, args.away_s, back)
+                    seal_past_leader(cluster, service, networks, how == 4, back)
                     continue
             windows["native"].append(back())
         acks, records = finish(cluster, loads, LOG, {KIND, "native"})
@@ -140,6 +189,6 @@ if __name__ == "__main__":
     Drill(
         "log-service",
         __doc__,
-        moves=(20, 4, "how often the log moves into the service and back"),
+        moves=(20, 5, "how often the log moves into the service and back"),
         away_s=(20.0, 12.0, "how long a server is away"),
     ).run(body)

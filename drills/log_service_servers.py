@@ -1,8 +1,10 @@
 """Servers of NATS with JetStream, each in a network of its own, and a small client for their operators' requests. Standard library only."""
 
 import atexit
+import base64
 import contextlib
 import json
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,6 +18,8 @@ VERSION = "2.15.3"
 USER, PASSWORD = "drill", "a-secret-that-must-not-show"
 CLIENTS, ROUTES = 4222, 6222
 START_WITHIN = 60
+# The code of the error that there is no such message.
+NO_MESSAGE = 10037
 
 
 def program():
@@ -52,6 +56,14 @@ class Server:
         """Ends it at once."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    def stop(self):
+        """Lets it do nothing, and forget nothing, until it goes on. Its connections stay."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        """Lets it go on. What has arrived meanwhile it reads now."""
+        self.process.send_signal(signal.SIGCONT)
 
     @property
     def address(self):
@@ -94,12 +106,20 @@ class Service:
         ask = lambda: self.ask(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader")
         return int(poll(f"{stream} has a leader", START_WITHIN, ask, every=0.2)[1:])
 
-    def ask(self, request, document=None):
-        """Makes a request to JetStream at some server that answers."""
+    def at_some(self, what):
+        """What a client of some server gets, of one that answers."""
         for server in self.servers:
             with contextlib.suppress(OSError):
-                return Client(server).ask(request, document)
+                return what(Client(server))
         raise Failed("no server of the log service answers")
+
+    def ask(self, request, document=None):
+        """Makes a request to JetStream."""
+        return self.at_some(lambda client: client.ask(request, document))
+
+    def message(self, stream, **wanted):
+        """A message of a stream: its sequence, subject and bytes; None if there is none."""
+        return self.at_some(lambda client: client.message(stream, **wanted))
 
     def streams(self):
         """The names of all streams."""
@@ -115,26 +135,53 @@ def serves(server):
 
 
 class Client:
-    """A connection to a server, for one request."""
+    """A connection to a server."""
 
     def __init__(self, server):
         self.socket = socket.create_connection((server.host, server.port), timeout=2)
         self.read = self.socket.makefile("rb")
+        self.inbox = f"answer.{secrets.token_hex(8)}".encode()
+        need(self.read.readline().startswith(b"INFO "), "this is no server of NATS")
+        login = json.dumps({"user": USER, "pass": PASSWORD, "verbose": False, "lang": "drill", "version": "1", "no_responders": True, "headers": True})
+        self.socket.sendall(b"CONNECT %s\r\nSUB %s 1\r\n" % (login.encode(), self.inbox))
+
+    def answers(self, within_s):
+        """The documents that come in as answers, one after the other, until there is none for so long. None where nobody serves."""
+        self.socket.settimeout(within_s)
+        with contextlib.suppress(TimeoutError):
+            while line := self.read.readline():
+                if line.startswith((b"MSG ", b"HMSG ")):
+                    document = self.read.read(int(line.split()[-1]))
+                    yield json.loads(document) if line.startswith(b"MSG ") else None
+                elif line.startswith(b"-ERR"):
+                    return
 
     def ask(self, request, document=None):
-        """The answer of JetStream's API."""
+        """The answer of JetStream's API. The connection ends."""
         with self.socket:
-            self.socket.settimeout(5)
-            need(self.read.readline().startswith(b"INFO "), "this is no server of NATS")
-            login = json.dumps({"user": USER, "pass": PASSWORD, "verbose": False, "lang": "drill", "version": "1", "no_responders": True, "headers": True})
             body = b"" if document is None else json.dumps(document).encode()
-            words = b"CONNECT %s\r\nSUB answer 1\r\nPUB $JS.API.%s answer %d\r\n%s\r\n" % (login.encode(), request.encode(), len(body), body)
-            self.socket.sendall(words)
-            until = time.monotonic() + 5
-            while time.monotonic() < until:
-                line = self.read.readline()
-                if line.startswith(b"MSG "):
-                    return json.loads(self.read.read(int(line.split()[-1])))
-                if not line or line.startswith((b"-ERR", b"HMSG")):
-                    break
-            raise OSError(f"{request} was not answered")
+            self.socket.sendall(b"PUB $JS.API.%s %s %d\r\n%s\r\n" % (request.encode(), self.inbox, len(body), body))
+            answer = next(self.answers(5), None)
+            if answer is None:
+                raise OSError(f"{request} was not answered")
+            return answer
+
+    def message(self, stream, **wanted):
+        """A message of a stream, according to this server's idea of who leads the stream: its sequence, subject and bytes; None if there is
+        none. The connection ends."""
+        answer = self.ask(f"STREAM.MSG.GET.{stream}", wanted)
+        found = answer.get("message")
+        if not found and answer["error"].get("err_code") != NO_MESSAGE:
+            raise OSError(f"{wanted} of {stream} was answered with {answer}")
+        return found and (found["seq"], found["subject"], base64.b64decode(found.get("data", "")))
+
+    def publish(self, subject, expected, data):
+        """Publishes a message that expects the newest one of its subject, and awaits no answer."""
+        head = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % expected
+        words = b"HPUB %s %s %d %d\r\n" % (subject.encode(), self.inbox, len(head), len(head) + len(data))
+        self.socket.sendall(words + head + data + b"\r\n")
+
+
+def log_of(stream):
+    """The subject of a stream's messages of the log."""
+    return f"{stream[:-33]}.{stream[-32:]}.log"
