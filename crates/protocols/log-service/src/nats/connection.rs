@@ -3,10 +3,11 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Real time: this is about a real network. The simulator never comes here.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
-use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, ReconnectToServer, Server};
 use atoll_core::sync::lock;
 use tokio::sync::Mutex;
 
@@ -121,9 +122,18 @@ impl Connection {
     }
 }
 
+/// Returns the server to connect to in a turn. The client would take one with the fewest failed attempts: again the one that was just left,
+/// if it accepts connections and the others were down once. None before the first connection, for which the client tries all of them.
+fn next_server(servers: &[Server], turn: usize) -> Option<ReconnectToServer> {
+    let is_first = !servers.iter().any(|server| server.did_connect);
+    let next = servers.get(turn.checked_rem(servers.len())?).filter(|_| !is_first)?;
+    Some(ReconnectToServer { addr: next.addr.clone(), delay: None })
+}
+
 /// Connects with the credentials in the environment.
 async fn connect(servers: &str) -> Result<Client, Fault> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let turn = AtomicUsize::new(0);
     let mut options = ConnectOptions::new()
         .name("atoll")
         .connection_timeout(CONNECT_TIMEOUT)
@@ -131,6 +141,10 @@ async fn connect(servers: &str) -> Result<Client, Fault> {
         .reconnect_delay_callback(|attempts| {
             RECONNECT_PAUSE
                 .min(Duration::from_millis(20) * u32::try_from(attempts).unwrap_or(u32::MAX).min(64))
+        })
+        .reconnect_to_server_callback(move |servers, _| {
+            let next = next_server(&servers, turn.fetch_add(1, Ordering::Relaxed));
+            async move { next }
         })
         .event_callback(|event| async move { tracing::debug!(%event, "log service") });
     if let (Some(user), Some(password)) = (set(USER), set(PASSWORD)) {
@@ -157,8 +171,26 @@ async fn connect(servers: &str) -> Result<Client, Fault> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_server_has_its_turn_whatever_it_did_before() {
+        let server = |host: &str, failed_attempts: usize, did_connect: bool| Server {
+            addr: host.parse().unwrap(),
+            failed_attempts,
+            did_connect,
+            is_discovered: false,
+            last_error: None,
+        };
+        let known = [server("a:1", 7, false), server("b:1", 0, true), server("c:1", 2, false)];
+        let hosts: Vec<String> =
+            (0..4).map(|turn| next_server(&known, turn).unwrap().addr.host().to_owned()).collect();
+        assert_eq!(hosts, ["a", "b", "c", "a"]);
+        let new = [server("a:1", 0, false), server("b:1", 0, false)];
+        assert!(next_server(&new, 0).is_none() && next_server(&[], 0).is_none());
+    }
 
     #[test]
     fn a_server_is_left_after_some_time_without_a_confirmed_write() {
