@@ -29,6 +29,7 @@ pub fn of_all_layers() -> Vec<Mutant> {
         atoll_storage::mutants::ALL,
         atoll_contract::mutants::ALL,
         atoll_loglet_store::mutants::ALL,
+        atoll_register_store::mutants::ALL,
         atoll_log::mutants::ALL,
         atoll_db::mutants::ALL,
         ALL,

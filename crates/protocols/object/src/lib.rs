@@ -11,6 +11,7 @@
 //! | (deletion, vlog-L7) | `delete.rs` |
 //! | (copies for reconfigModify, cold storage) | `copy.rs` |
 //! | the objects: names, bytes, what counts | `names.rs`, `object.rs`, `shelf.rs` |
+//! | the MetaStore in an object store (§3.4) | `register.rs` |
 //! | what a handle knows | `known.rs` |
 //! | the store, on threads of its own | `store/` |
 //! | invariants | `invariants.rs`; from outside: the conformance suite, `tests/protocol/faults.rs` |
@@ -92,6 +93,7 @@ mod object;
 mod plugin;
 mod provider;
 mod read;
+mod register;
 mod seal;
 mod shelf;
 pub mod store;
@@ -104,3 +106,4 @@ pub use config::ObjectConfig;
 pub use loglet::{ObjectLoglet, ObjectOptions};
 pub use plugin::ObjectPlugin;
 pub use provider::{KIND, ObjectProvider};
+pub use register::ObjectRegisters;

@@ -15,7 +15,7 @@ pub(crate) struct Names {
     below: String,
 }
 
-fn join(prefix: &str, rest: &str) -> String {
+pub(crate) fn join(prefix: &str, rest: &str) -> String {
     if prefix.is_empty() { rest.to_owned() } else { format!("{prefix}/{rest}") }
 }
 

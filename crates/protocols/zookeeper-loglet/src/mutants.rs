@@ -11,6 +11,4 @@ atoll_core::mutants! {
     ZOOKEEPER_STALE_TAIL = "ZooKeeperStaleTail", caught by [];
     /// A handle that has appended goes on at once, however many others wait for their turn.
     ZOOKEEPER_GREEDY = "ZooKeeperGreedy", caught by [];
-    /// A write to a register whose answer was lost is tried again under another nonce.
-    ZOOKEEPER_REGISTER_FORGETS = "ZooKeeperRegisterForgets", caught by [];
 }

@@ -1,4 +1,5 @@
-//! What the protocol needs of an object store: puts with and without a condition, reads, and deletions. It never lists objects.
+//! What the protocol needs of an object store: puts with and without a condition, reads, and deletions. It never lists objects, because a
+//! listing may lag behind.
 
 mod requests;
 mod threads;
@@ -12,13 +13,22 @@ use object_store::ObjectStore;
 
 pub(crate) use threads::Threaded;
 
+/// What a store calls an object, until it is replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    pub(crate) e_tag: Option<String>,
+    pub(crate) version: Option<String>,
+}
+
 /// The condition of a put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Put {
     /// There must be no object with this name.
     Create,
     /// An object with this name is replaced.
     Replace,
+    /// The object with this name must still have this tag. It is replaced.
+    Update(Tag),
 }
 
 /// Why a store gave no result.
@@ -50,12 +60,15 @@ impl StoreError {
 
 /// An object store. A future may be dropped; whether its request then happens is unknown.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Puts an object. Returns false if the store says that there is one with this name. That is no proof: S3 also says so while two puts
+    /// Puts an object. Returns false if the store says that the condition does not hold. That is no proof: S3 also says so while two puts
     /// meet. The object is durable on return.
     fn put(&self, name: String, bytes: Bytes, how: Put) -> BoxFuture<'static, Result<bool, StoreError>>;
 
     /// Returns the first `most` bytes of an object; None if there is no such object.
     fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>>;
+
+    /// Returns an object and its tag; None if there is no such object.
+    fn get_tagged(&self, name: String) -> BoxFuture<'static, Result<Option<(Bytes, Tag)>, StoreError>>;
 
     /// Deletes objects. Objects that do not exist are deleted already.
     fn delete(&self, names: Vec<String>) -> BoxFuture<'static, Result<(), StoreError>>;
@@ -82,6 +95,10 @@ impl Store for Inline {
 
     fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>> {
         Box::pin(requests::get(self.0.clone(), name, most))
+    }
+
+    fn get_tagged(&self, name: String) -> BoxFuture<'static, Result<Option<(Bytes, Tag)>, StoreError>> {
+        Box::pin(requests::get_tagged(self.0.clone(), name))
     }
 
     fn delete(&self, names: Vec<String>) -> BoxFuture<'static, Result<(), StoreError>> {

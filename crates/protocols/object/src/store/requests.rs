@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::path::Path;
-use object_store::{Error, GetOptions, GetRange, ObjectStore, PutMode, PutPayload};
+use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, PutMode, PutPayload, UpdateVersion};
 
-use super::{Put, StoreError};
+use super::{Put, StoreError, Tag};
 
 /// Returns whether an error says for sure that nothing happened, and why. The texts of errors are dropped: they go to places where nobody
 /// expects an address or a name of a key.
@@ -29,6 +29,7 @@ pub(super) async fn put(
     let mode = match how {
         Put::Create => PutMode::Create,
         Put::Replace => PutMode::Overwrite,
+        Put::Update(Tag { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
     };
     match store.put_opts(&Path::from(name), PutPayload::from(bytes), mode.into()).await {
         Ok(_) => Ok(true),
@@ -43,13 +44,30 @@ pub(super) async fn get(
     most: Option<u64>,
 ) -> Result<Option<Bytes>, StoreError> {
     let range = most.map(|most| GetRange::Bounded(0..most));
-    let got = match store.get_opts(&Path::from(name), GetOptions { range, ..GetOptions::default() }).await {
+    let got = fetch(store, name, GetOptions { range, ..GetOptions::default() }).await?;
+    Ok(got.map(|(bytes, _)| bytes))
+}
+
+pub(super) async fn get_tagged(
+    store: Arc<dyn ObjectStore>,
+    name: String,
+) -> Result<Option<(Bytes, Tag)>, StoreError> {
+    fetch(store, name, GetOptions::default()).await
+}
+
+async fn fetch(
+    store: Arc<dyn ObjectStore>,
+    name: String,
+    options: GetOptions,
+) -> Result<Option<(Bytes, Tag)>, StoreError> {
+    let got: GetResult = match store.get_opts(&Path::from(name), options).await {
         Ok(got) => got,
         Err(Error::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(meaning(&error)),
     };
+    let tag = Tag { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
     match got.bytes().await {
-        Ok(bytes) => Ok(Some(bytes)),
+        Ok(bytes) => Ok(Some((bytes, tag))),
         Err(Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(meaning(&error)),
     }

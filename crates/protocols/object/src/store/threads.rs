@@ -13,7 +13,7 @@ use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
-use super::{Put, Store, StoreError, requests};
+use super::{Put, Store, StoreError, Tag, requests};
 use crate::config::{Location, Scheme};
 
 /// Maximum number of requests of a store under way. Each may hold an object in memory.
@@ -85,6 +85,10 @@ impl Store for Threaded {
 
     fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>> {
         self.start(move |store| requests::get(store, name, most))
+    }
+
+    fn get_tagged(&self, name: String) -> BoxFuture<'static, Result<Option<(Bytes, Tag)>, StoreError>> {
+        self.start(move |store| requests::get_tagged(store, name))
     }
 
     fn delete(&self, names: Vec<String>) -> BoxFuture<'static, Result<(), StoreError>> {

@@ -7,7 +7,7 @@ use atoll_core::{BoxFuture, Env};
 use atoll_loglet_store::testing::{Faults, Marks, Way};
 use bytes::Bytes;
 
-use crate::store::{Put, Store, StoreError};
+use crate::store::{Put, Store, StoreError, Tag};
 
 const MARKS: Marks = Marks {
     lost: "object.store.lost",
@@ -39,7 +39,7 @@ impl Faulty {
 impl Store for Faulty {
     fn put(&self, name: String, bytes: Bytes, how: Put) -> BoxFuture<'static, Result<bool, StoreError>> {
         let inner = self.inner.clone();
-        if how == Put::Create && self.way.conflicts() {
+        if how != Put::Replace && self.way.conflicts() {
             hit("object.store.conflict");
             return Box::pin(std::future::ready(Ok(false)));
         }
@@ -49,6 +49,11 @@ impl Store for Faulty {
     fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>> {
         let inner = self.inner.clone();
         self.carry(move || inner.get(name, most))
+    }
+
+    fn get_tagged(&self, name: String) -> BoxFuture<'static, Result<Option<(Bytes, Tag)>, StoreError>> {
+        let inner = self.inner.clone();
+        self.carry(move || inner.get_tagged(name))
     }
 
     fn delete(&self, names: Vec<String>) -> BoxFuture<'static, Result<(), StoreError>> {

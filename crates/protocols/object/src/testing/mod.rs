@@ -5,11 +5,13 @@ mod faulty;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_core::Env;
 use object_store::memory::InMemory;
 
-use crate::store::{Inline, Store};
+use crate::config::Location;
+use crate::store::{Inline, Store, Threaded};
 
 pub use atoll_loglet_store::testing::Faults;
 pub use faulty::Faulty;
@@ -34,4 +36,9 @@ impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the memory of the process")
     }
+}
+
+/// Returns a real store. A request takes `timeout` at most.
+pub fn real(location: &Location, timeout: Duration) -> Arc<dyn Store> {
+    Arc::new(Threaded::new(location.clone(), timeout))
 }

@@ -1,16 +1,20 @@
-//! Runs the conformance suite of Loglets on ObjectLoglets: over memory and over files, without faults and with a store that is slow, loses
-//! requests and answers, and reports conflicts that are none.
+//! Runs the conformance suites of Loglets and registers on object stores: over memory and over files, without faults and with a store
+//! that is slow, loses requests and answers, and reports conflicts that are none.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::conformance::{Driver, LogletHarness, loglet};
-use atoll_contract::{Loglet, LogletId, LogletProvider};
+use atoll_contract::conformance::{Driver, LogletHarness, RegisterHarness, loglet, register};
+use atoll_contract::{Loglet, LogletId, LogletProvider, Registers};
+use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::*;
-use atoll_object::store::{Inline, Put, Store};
+use atoll_object::config::Location;
+use atoll_object::store::{Inline, Put, Store, StoreError};
 use atoll_object::testing::{Faults, Faulty};
-use atoll_object::{ObjectConfig, ObjectOptions, ObjectProvider};
+use atoll_object::{ObjectConfig, ObjectOptions, ObjectProvider, ObjectRegisters};
+use atoll_register_store::Options;
 use bytes::Bytes;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
@@ -89,6 +93,42 @@ impl LogletHarness for Harness {
     }
 
     fn disturb(&mut self, random: u64) {
+        self.disturb_store(random);
+    }
+
+    fn heal(&mut self) {
+        self.heal_store();
+    }
+}
+
+impl RegisterHarness for Harness {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    fn clients(&self) -> Vec<NodeId> {
+        (1..=NODES).map(NodeId).collect()
+    }
+
+    /// Every call returns registers of their own, so that handles on one node know nothing of each other.
+    fn registers(&mut self, client: NodeId) -> Arc<dyn Registers> {
+        let env = self.driver.env(client);
+        let store = Arc::new(Faulty::new(env.clone(), self.store.clone(), self.faults.clone()));
+        let options = Options { op_timeout: Duration::from_secs(5), retry: Duration::from_millis(1) };
+        Arc::new(ObjectRegisters::new(env, store, "a", Duration::from_millis(20), options))
+    }
+
+    fn disturb(&mut self, random: u64) {
+        self.disturb_store(random);
+    }
+
+    fn heal(&mut self) {
+        self.heal_store();
+    }
+}
+
+impl Harness {
+    fn disturb_store(&mut self, random: u64) {
         if !self.faulty {
             return;
         }
@@ -102,7 +142,7 @@ impl LogletHarness for Harness {
         );
     }
 
-    fn heal(&mut self) {
+    fn heal_store(&mut self) {
         self.faults.heal();
         self.faults.set_delay(Duration::from_micros(300));
     }
@@ -123,4 +163,37 @@ fn an_object_loglet_in_files_passes_the_suite() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("file://{}", directory.path().display());
     loglet::all(&mut Harness::new(Arc::new(LocalFileSystem::new()), &url, false), 0..4);
+}
+
+#[test]
+fn registers_in_memory_pass_the_suite() {
+    register::all(&mut Harness::new(Arc::new(InMemory::new()), "memory:///a", false), 0..30);
+}
+
+#[test]
+fn registers_pass_the_suite_over_a_store_that_fails() {
+    register::all(&mut Harness::new(Arc::new(InMemory::new()), "memory:///a", true), 0..40);
+}
+
+#[test]
+fn a_register_that_forgets_its_first_attempt_is_caught() {
+    let run = || {
+        let mut harness = Harness::new(Arc::new(InMemory::new()), "memory:///a", true);
+        (0..40).for_each(|seed| register::random(&mut harness, seed));
+    };
+    run();
+    set_mutant(atoll_register_store::mutants::REGISTER_FORGETS);
+    let caught = catch_unwind(AssertUnwindSafe(run)).is_err();
+    set_mutant(Mutant::NONE);
+    assert!(caught);
+}
+
+#[test]
+fn a_directory_of_files_is_refused_for_registers() {
+    let mut driver = Driver::new(3);
+    driver.add_node(NodeId(1), |_| {});
+    let options = Options { op_timeout: Duration::from_secs(5), retry: Duration::from_millis(1) };
+    let location = Location::parse("file:///var/lib/atoll").unwrap();
+    let opened = ObjectRegisters::connect(driver.env(NodeId(1)), &location, Duration::from_secs(1), options);
+    assert_eq!(opened.err(), Some(StoreError::Unsupported));
 }

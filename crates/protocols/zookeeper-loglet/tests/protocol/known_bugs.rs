@@ -72,5 +72,5 @@ fn a_tail_from_a_server_that_lags_behind() {
 #[test]
 fn a_register_that_forgets_its_first_attempt() {
     assert!(!caught(Mutant::NONE, || registers(LOSSES)));
-    assert!(caught(mutants::ZOOKEEPER_REGISTER_FORGETS, || registers(LOSSES)));
+    assert!(caught(atoll_register_store::mutants::REGISTER_FORGETS, || registers(LOSSES)));
 }
