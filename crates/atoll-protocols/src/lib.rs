@@ -51,11 +51,12 @@ pub fn duties(kind: &str, config: &Bytes) -> Duties {
     ALL.duties(kind, config)
 }
 
-/// Returns the known bugs of all protocols, and of the registers in a file, which no node serves.
+/// Returns the known bugs of all protocols, and of registers in a file or in etcd, which no node serves.
 pub fn mutants() -> Vec<Mutant> {
     let protocols = all();
     let mutants = protocols.iter().flat_map(|protocol| protocol.mutants());
-    mutants.chain(atoll_file_register::mutants::ALL).copied().collect()
+    let of_registers = [atoll_etcd_register::mutants::ALL, atoll_file_register::mutants::ALL];
+    mutants.chain(of_registers.into_iter().flatten()).copied().collect()
 }
 
 /// Returns the situations of all protocols that a long run of the simulator must reach.

@@ -1,4 +1,4 @@
-//! Registers in a store that others run, such as a ZooKeeper ensemble or an object store: the MetaStore of Delos elsewhere
+//! Registers in a store that others run, such as a ZooKeeper ensemble, etcd or an object store: the MetaStore of Delos elsewhere
 //! (virtuallog §8).
 //!
 //! Such a store has *cells*: values by name, of which one is replaced on the condition that it is still the one that was read. Each

@@ -16,7 +16,7 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 6] = [".git", "target", "atoll-dev", "node_modules", "__pycache__", "generated"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 20] = [
+const PROTOCOL_CRATES: [&str; 22] = [
     "atoll-contract",
     "atoll-core",
     "atoll-log",
@@ -27,6 +27,7 @@ const PROTOCOL_CRATES: [&str; 20] = [
     "atoll-sim",
     "protocols/bizur",
     "protocols/corfu",
+    "protocols/etcd-register",
     "protocols/file-register",
     "protocols/in-place",
     "protocols/local",
@@ -61,7 +62,7 @@ const LAYERS: [&[&str]; 11] = [
         "atoll-trio",
     ],
     &["atoll-file-register", "atoll-log-apps", "atoll-register-store", "atoll-tables", "atoll-zookeeper"],
-    &["atoll-object", "atoll-zookeeper-loglet"],
+    &["atoll-etcd-register", "atoll-object", "atoll-zookeeper-loglet"],
     &["atoll-door", "atoll-protocols"],
     &[
         "atoll-door-cluster",

@@ -1,0 +1,8 @@
+//! Tests of this crate from outside. One test program: each further one would build much of the same code again.
+#![allow(clippy::unwrap_used)]
+
+mod conformance;
+mod harness;
+mod known_bugs;
+mod real;
+mod servers;
