@@ -11,12 +11,18 @@
 //! | `cells.rs` | what a store has to offer |
 //! | `registers.rs` | registers over it |
 //! | `format.rs` | the bytes of a cell, and its name |
+//! | `movable.rs` | registers that move from one store to another while they are used |
+//! | `placed.rs` | what is in the register of one store: a value, and where the register goes on |
 //! | `mutants.rs` | known bugs, for tests |
 
 mod cells;
 mod format;
+mod movable;
 pub mod mutants;
+mod placed;
 mod registers;
 
 pub use cells::{Cell, Cells, Fault, Listing};
+pub use movable::{HOME, MovableRegisters, MoveError};
+pub use placed::MAX_MOVABLE_BYTES;
 pub use registers::{CellRegisters, Options};

@@ -1,0 +1,6 @@
+//! Tests of this crate from outside. One test program: each further one would build much of the same code again.
+#![allow(clippy::unwrap_used)]
+
+mod cells;
+mod conformance;
+mod movable;
