@@ -129,6 +129,19 @@ impl Identity {
         }
     }
 
+    /// Reads the marker of a data directory, whichever node it names, and changes nothing. None if there is no marker.
+    ///
+    /// # Errors
+    /// The marker cannot be read.
+    pub fn read(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
+        match read_all(disk, &DiskPath::fixed(MARKER), MAX_MARKER_BYTES) {
+            Ok(Some(bytes)) => Identity::parse(&bytes).map(Some),
+            Ok(None) => Err(IdentityError::Damaged { what: "longer than a marker can be" }),
+            Err(DiskError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Returns whether there is a marker, whichever node it names.
     pub(crate) fn is_there(disk: &dyn Disk) -> Result<bool, DiskError> {
         match disk.open(&DiskPath::fixed(MARKER), Open::Read) {
@@ -193,6 +206,7 @@ mod tests {
         let disk = MemDisk::new();
         let (identity, new) = open(&disk, 3).unwrap();
         assert!(new);
+        assert_eq!(Identity::read(&disk), Ok(Some(identity.clone())));
         disk.crash(&mut || false);
         assert_eq!(open(&disk, 3), Ok((identity, false)));
         assert!(matches!(open(&disk, 4), Err(IdentityError::Foreign { found: NodeId(3), .. })));
@@ -223,6 +237,7 @@ mod tests {
         file.write_at(0, &[std::io::IoSlice::new(text.as_bytes())]).unwrap();
         assert_eq!(open(&disk, 3), Err(IdentityError::UnsupportedFormat { found: 2 }));
         disk.remove(&DiskPath::fixed(MARKER)).unwrap();
+        assert_eq!(Identity::read(&disk), Ok(None));
         disk.create_dir(&DiskPath::fixed(JOURNAL_DIR)).unwrap();
         disk.open(&DiskPath::fixed("journal/0000000000000001.seg"), Open::Create).unwrap();
         assert_eq!(open(&disk, 3), Err(IdentityError::LostMarker { segments: 1 }));

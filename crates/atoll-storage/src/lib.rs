@@ -7,13 +7,15 @@
 //! | `ring.rs` | writes that no thread waits for, through io_uring (decision 0009) |
 //! | `mem_disk.rs`, `mem_direct.rs` | the simulated disk: power cuts with torn writes, a full or failing disk, rot |
 //! | `identity.rs` | the marker of a data directory (native-T8) |
+//! | `rescue.rs` | the note in a directory that was made from what a lost cluster had left |
 //! | `batch.rs` | writes and syncs the records and cells of a batch |
 //! | `cells/` | small values that are overwritten in place (seed 004 §4.3, §6.2) |
 //! | `journal/` | recycled append-only segments, group commit, recovery (native-T9, native-T22) |
 //! | `mutants.rs` | known bugs and coverage marks, for tests |
 //!
 //! A data directory contains: `node` (marker), `lock`, `journal.manifest`, `journal/GENERATION.seg`, `journal/spare-GENERATION.seg`,
-//! `journal/checkpoint`, `journal/reserve`. If a role uses cells, also `cells.manifest` and `cells/class-NN`.
+//! `journal/checkpoint`, `journal/reserve`. If a role uses cells, also `cells.manifest` and `cells/class-NN`. After a rescue, also
+//! `rescued`.
 
 mod batch;
 pub mod cells;
@@ -23,6 +25,7 @@ pub mod journal;
 mod mem_disk;
 pub mod mutants;
 mod real_disk;
+mod rescue;
 #[cfg(target_os = "linux")]
 mod ring;
 
@@ -36,3 +39,4 @@ pub use journal::{
 };
 pub use mem_disk::{Fault, MemDisk, SECTOR_BYTES};
 pub use real_disk::{NoDirectWrites, RealDisk, Syncs};
+pub use rescue::{KeptLog, RescueNote, RescueNoteError};
