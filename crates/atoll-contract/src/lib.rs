@@ -36,8 +36,8 @@ pub use keyspace::{Keyspace, KeyspaceError, KeyspaceProvider};
 pub use loglet::{
     AppendError, Binding, Duties, Duty, Evidence, Extent, Kinds, Loglet, LogletError, LogletId,
     LogletProvider, LogletSpec, Part, PartLoglet, Placement, PlanError, Progress, ReadBatch, ReadError,
-    ReadFrom, Reason, Registry, RoleOfKind, SealedConfig, ShardAppendError, Sharded, ShardedError, Tail,
-    Trouble, Unavailability, Urgency, WriteOnce, WriteOnceError,
+    ReadFrom, Reason, Registry, Remains, RoleOfKind, SealedConfig, ShardAppendError, Sharded, ShardedError,
+    Tail, Trouble, Unavailability, Urgency, WriteOnce, WriteOnceError,
 };
 pub use position::{LogPos, Offset};
 pub use register::{

@@ -1,5 +1,6 @@
 //! The interface through which a protocol joins a node. The node itself knows no protocol.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -8,12 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_core::testing::{Listed, Mutant};
-use atoll_core::{BoxFuture, Directory, Env, Format, NodeCore, RoleKind, StorageId};
+use atoll_core::{BoxFuture, DecodeError, Directory, Env, Format, NodeCore, RoleKind, StorageId};
 
 use crate::cluster::Cluster;
 use crate::keyspace::KeyspaceProvider;
 use crate::loglet::{Duties, Kinds, LogletProvider, PartLoglet};
-use crate::register::ClusterRegisters;
+use crate::register::{ClusterRegisters, Versioned};
 
 /// The numbers of messages that belong to the core and to the table of members.
 pub const CORE_WIRE_IDS: RangeInclusive<u16> = 1..=99;
@@ -160,6 +161,19 @@ pub trait Protocol: Send + Sync + fmt::Debug {
     /// kind. The node uses the first protocol in its list that returns true.
     fn is_first_choice(&self, _members: usize) -> bool {
         false
+    }
+
+    /// Returns the registers in a checkpoint of one of its roles, by name, with the newest state that this node alone knows of each. It may
+    /// have been overwritten since, or never have been chosen. Empty for a role that keeps no registers.
+    ///
+    /// # Errors
+    /// The checkpoint cannot be decoded.
+    fn registers_in(
+        &self,
+        _role: RoleKind,
+        _checkpoint: Bytes,
+    ) -> Result<BTreeMap<String, Versioned>, DecodeError> {
+        Ok(BTreeMap::new())
     }
 
     /// Adds its roles to a node's core, before the core recovers.

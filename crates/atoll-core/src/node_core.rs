@@ -225,6 +225,12 @@ impl NodeCore {
         self.next_cell = last + 1;
     }
 
+    /// Returns everything that a role would put into a checkpoint now; None if there is no such role. For tools that read the data
+    /// directory of a node that does not run.
+    pub fn state_of(&mut self, kind: RoleKind) -> Option<Bytes> {
+        self.roles.get_mut(kind)?.checkpoint(usize::MAX)
+    }
+
     /// Last step of recovery. `last` is the highest number in the journal or covered by the checkpoint.
     pub fn recover_done(&mut self, last: Lsn) {
         for kind in self.roles.kinds() {

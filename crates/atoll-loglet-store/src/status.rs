@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_contract::{Extent, LogletId, Progress};
+use atoll_contract::{Extent, LogletId, Progress, Remains};
 use atoll_core::level::since;
 use atoll_core::{Env, NodeId, RoleKind};
 
@@ -65,6 +65,14 @@ pub fn progress_of(status: Option<&LogletStatus>, extent: &Extent) -> Progress {
 pub async fn held_here(env: &Env, role: RoleKind, above: Option<LogletId>) -> Option<(Vec<LogletId>, bool)> {
     let page = env.within(ANSWER, env.call_role(env.node(), role, Status { above })).await.ok()?.ok()?;
     Some((page.loglets.into_iter().map(|l| l.loglet).collect(), page.more))
+}
+
+/// Returns what a role of this node keeps of a Loglet.
+pub async fn remains_here(env: &Env, role: RoleKind, loglet: LogletId) -> Option<Remains> {
+    let all = ask_status(env, env.node(), role, &[loglet]).await?;
+    let LogletStatus { state, missing, .. } = all.get(&loglet)?;
+    let range = state.trim..state.local_tail.max(state.known_tail);
+    Some(Remains { range, missing: *missing, acknowledged: state.known_tail })
 }
 
 /// Tells a role of this node to delete a Loglet, and returns whether the tombstone is durable. False means that it is unknown.

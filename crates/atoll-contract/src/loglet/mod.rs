@@ -20,7 +20,8 @@ use crate::position::Offset;
 
 pub use error::{AppendError, LogletError, ReadError, Unavailability};
 pub use provider::{
-    Binding, Duties, Duty, Extent, Kinds, LogletProvider, Part, PartLoglet, Progress, Registry, RoleOfKind,
+    Binding, Duties, Duty, Extent, Kinds, LogletProvider, Part, PartLoglet, Progress, Registry, Remains,
+    RoleOfKind,
 };
 pub use reason::{Evidence, Reason, Trouble, Urgency};
 pub use sharded::{ShardAppendError, Sharded, ShardedError};

@@ -136,6 +136,17 @@ pub struct Progress {
     pub lacks: u64,
 }
 
+/// What the disk of one node says of a Loglet, without asking other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remains {
+    /// Entries have these offsets, and no others.
+    pub range: Range<Offset>,
+    /// How many of these offsets have no entry here.
+    pub missing: u64,
+    /// Every offset below was acknowledged, as far as this node knows, even those that it lacks.
+    pub acknowledged: Offset,
+}
+
 /// Creates Loglets of one kind from opaque configurations.
 pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Returns the name of the kind in chains and specifications.
@@ -232,6 +243,12 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Returns Loglets on this node's disk with ids above this one, in the order of their ids, and whether there are more. None if the
     /// disk's role does not answer.
     fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>>;
+
+    /// Returns what the disk of this node says of a Loglet; None if it says nothing, or if the kind does not support this. For a rescue
+    /// after the other nodes are lost for good: the entries are then read with [`ReadFrom::LocalOnly`](super::ReadFrom).
+    fn remains(&self, _id: LogletId) -> BoxFuture<'_, Option<Remains>> {
+        Box::pin(std::future::ready(None))
+    }
 
     /// Deletes a Loglet from this node's disk only, leaving a tombstone (vlog-V6). Returns whether it is done. For Loglets that no chain
     /// names.

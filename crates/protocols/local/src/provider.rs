@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use atoll_contract::{
     Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
-    Offset, PlanError, Progress, ReadFrom, Reason, RoleOfKind, Unavailability,
+    Offset, PlanError, Progress, ReadFrom, Reason, Remains, RoleOfKind, Unavailability,
 };
 use atoll_core::{BoxFuture, Directory, Encode, Env, Identify, NodeId};
 
@@ -17,7 +17,7 @@ use super::loglet::{LocalLoglet, LocalOptions};
 use crate::reasons;
 use crate::roles::LOCAL_STORE;
 use atoll_loglet_store::batches;
-use atoll_loglet_store::message::Delete;
+use atoll_loglet_store::message::{Delete, LogletStatus, Status};
 use atoll_loglet_store::status::{delete_here, held_here};
 
 /// The name of this kind in chains.
@@ -189,6 +189,19 @@ impl LogletProvider for LocalProvider {
 
     fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>> {
         Box::pin(held_here(&self.env, LOCAL_STORE, above))
+    }
+
+    fn remains(&self, id: LogletId) -> BoxFuture<'_, Option<Remains>> {
+        // The role lists its Loglets in the order of their ids.
+        let above = id.0.checked_sub(1).map(LogletId);
+        Box::pin(async move {
+            let asked = self.env.call_role(self.env.node(), LOCAL_STORE, Status { above });
+            let page = self.env.within(OWN_ANSWER, asked).await.ok()?.ok()?;
+            let LogletStatus { loglet, state, missing, .. } = page.loglets.first()?;
+            let range = state.trim..state.local_tail.max(state.known_tail);
+            let remains = Remains { range, missing: *missing, acknowledged: state.known_tail };
+            (*loglet == id).then_some(remains)
+        })
     }
 
     fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool> {

@@ -8,12 +8,13 @@ use bytes::Bytes;
 
 use atoll_contract::{
     Batch, Binding, Duties, Duty, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider,
-    LogletSpec, Offset, PlanError, Progress, ReadError, ReadFrom, Reason, RoleOfKind, Unavailability,
+    LogletSpec, Offset, PlanError, Progress, ReadError, ReadFrom, Reason, Remains, RoleOfKind,
+    Unavailability,
 };
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
 use atoll_loglet_store::batches;
-use atoll_loglet_store::status::{ask_status, delete_here, held_here, progress_of};
+use atoll_loglet_store::status::{ask_status, delete_here, held_here, progress_of, remains_here};
 
 use crate::mutants;
 use crate::reasons;
@@ -434,6 +435,10 @@ impl LogletProvider for NativeProvider {
 
     fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>> {
         Box::pin(held_here(&self.env, LOG_SERVER, above))
+    }
+
+    fn remains(&self, id: LogletId) -> BoxFuture<'_, Option<Remains>> {
+        Box::pin(remains_here(&self.env, LOG_SERVER, id))
     }
 
     fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool> {

@@ -26,6 +26,7 @@
 //! | §9a | hand-over | `hand_over.rs` (mover), `membership.rs` (acceptor) |
 //! | §9a | who is in the group: the first one, and changes when the members change | `find_group.rs`, `keep_group.rs` |
 //! | §10 | listing | `list.rs` |
+//! | | what one acceptor alone knows, for a rescue | `remains.rs` |
 //! | §11 | invariants | `invariants.rs`; the rest from outside of the nodes, `testing/oracle.rs` |
 //!
 //! # Departures
@@ -115,6 +116,7 @@ mod plugin;
 mod proposer;
 mod read;
 mod registers;
+mod remains;
 pub mod roles;
 mod round;
 mod state;

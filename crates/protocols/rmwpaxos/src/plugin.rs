@@ -1,17 +1,21 @@
 //! The protocol as a plug-in.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use atoll_contract::Versioned;
 use atoll_contract::plugin::{Host, Installed, Protocol, RoleName};
 use atoll_core::testing::{Listed, Mutant};
-use atoll_core::{Format, NodeCore};
+use atoll_core::{DecodeError, Format, NodeCore, RoleKind};
 
 use crate::find_group::FindGroup;
 use crate::keep_group::KeepGroup;
 use crate::late::LateRegisters;
 use crate::roles::ACCEPTOR;
-use crate::{Acceptor, Options, RmwRegisters, message, mutants};
+use crate::{Acceptor, Options, RmwRegisters, message, mutants, remains};
 
 /// RMWPaxos registers, with their settings.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +52,14 @@ impl Protocol for RmwPlugin {
     #[cfg(feature = "testing")]
     fn oracle(&self) -> Option<Box<dyn atoll_contract::testing::Oracle>> {
         Some(crate::testing::oracle())
+    }
+
+    fn registers_in(
+        &self,
+        role: RoleKind,
+        checkpoint: Bytes,
+    ) -> Result<BTreeMap<String, Versioned>, DecodeError> {
+        if role == ACCEPTOR { remains::registers_in(checkpoint) } else { Ok(BTreeMap::new()) }
     }
 
     fn install(&self, core: &mut NodeCore, host: &Host) -> Installed {
