@@ -197,6 +197,12 @@ impl Surgery {
         self.patches.retain(|p| p.at >= trim);
     }
 
+    /// Gives up the surgery that is under way, and drops the patches of positions that a rescue has given up.
+    pub(crate) fn drop_from(&mut self, end: LogPos) {
+        self.hold = None;
+        self.patches.retain(|p| p.at < end);
+    }
+
     /// Checks the limits, and that every change is of an entry that is readable and in a sealed segment.
     pub(crate) fn check(&self, trim: LogPos, active: LogPos) -> Result<(), SurgeryFault> {
         // The hold will become one more patch, unless its position has one.
