@@ -40,6 +40,6 @@ pub use engine::{
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
-pub use replica::{Halt, HashAt};
+pub use replica::{Halt, HashAt, Standing};
 pub use store::{Bound, Change, FjallStore, MemoryStore, Owner, OwnerError, Store, StoreSnapshot};
 pub use transfer::{ReplicaRole, Rot, RotKind, Shelf};

@@ -137,6 +137,12 @@ pub trait Door: Send {
     /// Adds its applications to those of the database, and keeps their slots. Not called on a node that keeps no replica.
     fn applications(&mut self, _apps: &mut Applications) {}
 
+    /// Proposes what its clients need after the last acknowledged writes of the cluster may have been lost. It is called after
+    /// [`Door::applications`], by the rescue of a cluster, before any client is served. By default, nothing.
+    fn after_rescue(&self, _database: &Database) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Opens the door, after the database was opened. The returned future serves until the node is stopping.
     ///
     /// # Errors

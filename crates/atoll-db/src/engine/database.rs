@@ -16,7 +16,7 @@ use super::commit::{Aside, Committer, Here};
 use super::core::Core;
 use super::feed::{Direct, Feed, Inlet, Queued};
 use super::propose::{LogPath, ToLog};
-use super::{Checked, Engine, Health, Options, OutOfService};
+use super::{Checked, Engine, Health, Options, OutOfService, Stopped};
 use crate::hosted::{Applications, Slot};
 use crate::mutants;
 use crate::replica::{Halt, HashAt, Replica};
@@ -186,6 +186,11 @@ impl Database {
     /// Returns the progress and condition of this replica.
     pub fn health(&self) -> Health {
         self.core.health()
+    }
+
+    /// See [`Engine::wait_applied`].
+    pub fn wait_applied(&self, below: LogPos) -> Ticket<Result<LogPos, Stopped>> {
+        self.core.wait_applied(below)
     }
 
     /// Returns for how long the oldest entry that this replica has read from the log has been waiting to be applied: about as long as

@@ -40,6 +40,7 @@ use atoll_contract::application::{AppId, ApplyAt, Rejected, WriteState};
 use proposers::{Judged, Proposers};
 pub(crate) use published::Published;
 pub(crate) use ranges::{FIRST, Ranges};
+pub use record::Standing;
 pub(crate) use record::StateRecord;
 pub use state_hash::HashAt;
 pub(crate) use state_hash::of as hash_of;

@@ -4,7 +4,7 @@ use atoll_contract::LogPos;
 use atoll_core::{Decode, Encode, record};
 
 use super::proposers::ProposersRecord;
-use crate::store::{Change, StoreError, StoreSnapshot};
+use crate::store::{Change, Store, StoreError, StoreSnapshot};
 use atoll_contract::application::AppId;
 use atoll_contract::application::full_key;
 
@@ -28,6 +28,26 @@ record! {
         pub hash: u128,
         /// The last applied entry of each proposer, so that entries are applied exactly once.
         pub proposers: ProposersRecord,
+    }
+}
+
+/// Where the state in a store stands, while no replica runs on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// All entries below are in it.
+    pub next: LogPos,
+    /// The time of the last of them, in milliseconds since the Unix epoch; 0 if there was none.
+    pub time_ms: u64,
+}
+
+impl Standing {
+    /// Reads it from the store.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn of(store: &dyn Store) -> Result<Standing, StoreError> {
+        let StateRecord { next, time_ms, .. } = StateRecord::read(&*store.snapshot())?;
+        Ok(Standing { next, time_ms })
     }
 }
 

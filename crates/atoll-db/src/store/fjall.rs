@@ -240,6 +240,19 @@ impl FjallStore {
     }
 }
 
+impl FjallStore {
+    /// Makes this the owner of the store, whoever owned it before. It is durable when this returns. Only for a store that was copied on
+    /// purpose, and that nobody serves.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn hand_over(&mut self, to: &Owner) -> Result<(), StoreError> {
+        let Some(open) = &mut self.open else { return Err(closed("was opened")) };
+        open.choice.insert(OWNER, to.to_string().as_bytes()).map_err(failed("was handed over"))?;
+        open.db.persist(PersistMode::SyncAll).map_err(failed("was synced"))
+    }
+}
+
 impl Open {
     fn bind(&mut self, owner: &Owner, was_bound: bool) -> Result<Bound, OwnerError> {
         let opening = failed("was opened");

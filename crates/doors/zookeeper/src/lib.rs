@@ -11,8 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use atoll_core::testing::Mutant;
 use atoll_core::{BoxFuture, Measure};
-use atoll_db::{Applications, Slot};
+use atoll_db::{Applications, Database, Slot};
 use atoll_door::{Clients, Door, DoorError, DoorUp, Figures, Serving, nothing};
+use atoll_zookeeper::command::Command;
 use atoll_zookeeper::{Door as Server, Listening, ZooKeeper, exposition};
 
 pub use atoll_zookeeper::{
@@ -91,6 +92,21 @@ impl Door for ZooKeeperDoor {
 
     fn applications(&mut self, apps: &mut Applications) {
         self.slot = Some(apps.add(ZooKeeper));
+    }
+
+    /// Begins a new epoch of zxids: clients may have seen zxids above that of the rescued state (contracts X23).
+    fn after_rescue(&self, database: &Database) -> BoxFuture<'static, Result<(), String>> {
+        let proposed = self.slot.as_ref().map(|slot| {
+            database.engine(slot).propose(Command::RaiseEpoch.to_bytes().into()).map_err(|e| e.to_string())
+        });
+        Box::pin(async move {
+            let Some(proposed) = proposed else { return Ok(()) };
+            let applied = match proposed?.await {
+                Ok(applied) => applied.map_err(|e| e.to_string())?,
+                Err(_) => return Err("the database was closed".to_owned()),
+            };
+            applied.reply.map(drop).map_err(|e| format!("no new epoch of zxids: {e:?}"))
+        })
     }
 
     fn open(self: Box<Self>, up: DoorUp) -> BoxFuture<'static, Result<Serving, DoorError>> {
