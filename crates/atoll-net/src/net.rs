@@ -372,6 +372,14 @@ impl Shared {
     fn admit_by_name(&self, hello: &Hello, remote: SocketAddr) -> Result<(), Refusal> {
         let o = &self.options;
         let refuse = |code, reason| Err(Refusal { code, reason });
+        if o.rescued_from.as_ref() == Some(&hello.cluster) {
+            let reason = format!(
+                "cluster {:?} was rescued as {:?} without node {}: its data directory is not part of that and must not be used; move it \
+                 away, and add the node again, as one of {:?} with an empty directory",
+                hello.cluster, o.cluster, hello.node, o.cluster
+            );
+            return refuse(RefusalCode::PutBack, reason);
+        }
         if hello.cluster != o.cluster {
             let reason = format!("this is cluster {:?}, not {:?}", o.cluster, hello.cluster);
             return refuse(RefusalCode::Cluster, reason);

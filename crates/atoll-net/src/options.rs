@@ -22,6 +22,9 @@ pub struct NetOptions {
     pub witness: Witness,
     /// The name of the cluster, at most 128 bytes. Nodes of other clusters are refused.
     pub cluster: String,
+    /// The cluster that this one was rescued from. Its nodes are told that their data directories are no longer part of any cluster, and
+    /// stop.
+    pub rescued_from: Option<String>,
     /// Where to listen, as `host:port`. Port 0 selects a free port, see [`crate::Net::local_addr`].
     pub listen: String,
     /// Files for mutual TLS. None is plaintext, which is refused beyond loopback unless the next field allows it.
@@ -65,6 +68,7 @@ impl NetOptions {
             levels: Levels::new(LevelRange::OURS, true),
             witness: Witness::default(),
             cluster: cluster.into(),
+            rescued_from: None,
             listen: listen.into(),
             tls: None,
             allow_plaintext_beyond_loopback: false,

@@ -222,6 +222,21 @@ async fn a_data_directory_that_was_put_back_is_refused() {
 }
 
 #[tokio::test]
+async fn a_node_of_a_cluster_that_was_rescued_without_it_is_told_so() {
+    let mut rescued = options(1, 11);
+    rescued.rescued_from = Some(std::mem::replace(&mut rescued.cluster, "again".into()));
+    let (a, mut lost) = (start(rescued).await, start(options(2, 22)).await);
+    lost.net.set_peers(book(&[a.at(), lost.at()]));
+    let refused = |e| match e {
+        NetEvent::Refused { by, refusal } => Some((by, refusal)),
+        _ => None,
+    };
+    let (by, refusal) = lost.until(refused).await;
+    assert_eq!((by, refusal.code), (NodeId(1), RefusalCode::PutBack));
+    assert!(refusal.reason.contains("was rescued as \"again\" without node 2"), "{refusal}");
+}
+
+#[tokio::test]
 async fn a_life_that_does_not_answer_makes_room_for_the_next() {
     let mut short = options(1, 11);
     short.duplicate_probe_timeout = Duration::from_millis(50);
