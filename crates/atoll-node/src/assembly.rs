@@ -201,6 +201,11 @@ impl NodeParts {
         &self.parts.identity
     }
 
+    /// Returns the protocols of this node.
+    pub fn protocols(&self) -> &Protocols {
+        &self.parts.options.protocols
+    }
+
     /// Starts the procedures, which find the registers, join the cluster and guard the logs.
     pub fn start(&self) {
         for (name, procedure) in std::mem::take(&mut *lock(&self.procedures)) {

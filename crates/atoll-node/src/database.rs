@@ -18,7 +18,7 @@ pub use crate::replica::{DatabaseCell, DatabaseState, is_in_service, report_to_m
 pub use atoll_door::DATABASE_LOG as LOG;
 
 /// The folder of its store in the data directory.
-const FOLDER: &str = "database";
+pub(crate) const FOLDER: &str = "database";
 /// A file next to that folder. It records the owner that the store has declared.
 const BOUND: &str = "database.owner";
 /// How often this node checks for events of the database that it should log.
@@ -32,7 +32,12 @@ pub(crate) fn wall_clock_ms() -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn open_store(state: &DatabaseState, data: &Path, owner: &Owner) -> Result<Box<dyn Store>, OwnerError> {
+/// Opens the store in a data directory. It must belong to this owner.
+pub(crate) fn open_store(
+    state: &DatabaseState,
+    data: &Path,
+    owner: &Owner,
+) -> Result<Box<dyn Store>, OwnerError> {
     Ok(match state {
         DatabaseState::OnDisk { cache_bytes } => {
             let mut store = FjallStore::open(&data.join(FOLDER), *cache_bytes)?;

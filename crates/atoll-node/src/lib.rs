@@ -20,6 +20,7 @@
 //! | `logs.rs` | the virtual logs that this node knows |
 //! | `keyspaces.rs`, `keyspace_door.rs` | the keyspaces of the cluster; what the doors see of them |
 //! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
+//! | `rescue/` | makes a new data directory from what a lost cluster has left |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
 //! | `mutants.rs` | known bugs that tests switch on |
 
@@ -45,6 +46,7 @@ pub mod policy;
 mod position_door;
 mod refusals;
 pub mod replica;
+pub mod rescue;
 pub mod settings;
 mod shard_door;
 pub mod space_alarm;

@@ -15,7 +15,7 @@ use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::{Net, NetOptions, RefusalCode};
 use atoll_storage::{
     CellOptions, CellStore, DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk,
-    RecoverCellsError, RecoverError, Recovered, Syncs,
+    RecoverCellsError, RecoverError, Recovered, RescueNote, RescueNoteError, Syncs,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -40,6 +40,9 @@ pub enum StartError {
     /// The data directory does not belong to this node.
     #[error(transparent)]
     Marker(#[from] IdentityError),
+    /// It was made by a rescue, and the note of that cannot be read.
+    #[error(transparent)]
+    Rescue(#[from] RescueNoteError),
     /// The journal is damaged, or another version wrote it.
     #[error("journal: {0}")]
     Journal(#[from] RecoverError<atoll_core::RecoverError>),
@@ -107,7 +110,7 @@ pub enum EndedBecause {
         /// Its message.
         words: String,
     },
-    /// A peer has seen a newer state of this data directory, so the directory was put back.
+    /// A peer has seen a newer state of this data directory, so the directory was put back; or the cluster was rescued without it.
     #[error("node {by} refuses this one: {words}")]
     PutBack {
         /// The peer that refused the connection.
@@ -252,11 +255,17 @@ pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn Door>>) -> Result<Runni
     Ok(RunningNode { id, commands, ended, parts, host })
 }
 
-struct Opened {
-    assembly: Assembly,
-    journal: Journal,
-    cells: CellStore,
-    identity: Identity,
+/// The address of a free port that no other machine reaches.
+pub(crate) const LOOPBACK: &str = "127.0.0.1:0";
+
+/// A data directory that a node has recovered from.
+pub(crate) struct Opened {
+    pub(crate) assembly: Assembly,
+    pub(crate) journal: Journal,
+    pub(crate) cells: CellStore,
+    pub(crate) identity: Identity,
+    /// The cluster that this one was rescued from.
+    rescued_from: Option<String>,
 }
 
 /// Returns 64 random bits. The keys of `RandomState` are the only random numbers that the standard library offers on every platform.
@@ -265,7 +274,8 @@ fn random_bits() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-fn open(config: &NodeConfig) -> Result<Opened, StartError> {
+/// Opens the data directory, and recovers a node from it.
+pub(crate) fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let syncs = if config.syncs_off { Syncs::OffForTests } else { Syncs::Real };
     let disk = Arc::new(RealDisk::open(&config.data, syncs)?);
     match disk.use_direct_writes() {
@@ -276,6 +286,10 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let (marker, new) = Marker::open(&*disk, &config.cluster, config.node, new_storage)?;
     if new {
         tracing::info!(storage = %marker.storage, "a new data directory: this node has a new identity");
+    }
+    let rescued = RescueNote::read(&*disk)?;
+    if let Some(RescueNote { from, operator, reason, time_ms, .. }) = &rescued {
+        tracing::info!(%from, %operator, %reason, time_ms, "this data directory was rescued from a lost cluster");
     }
     let identity = Identity {
         node: config.node,
@@ -323,7 +337,7 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let cells = CellStore::recover(disk, CellOptions::new(marker.storage), visit)?;
     core.recover_cells_done(cells.last());
     core.recover_done(last);
-    Ok(Opened { assembly, journal, cells, identity })
+    Ok(Opened { assembly, journal, cells, identity, rescued_from: rescued.map(|note| note.from) })
 }
 
 fn door_tls(config: &NodeConfig) -> Result<Option<DoorTls>, StartError> {
@@ -401,10 +415,10 @@ impl SharedListeners {
 }
 
 /// A node that is up.
-struct Up {
+pub(crate) struct Up {
     host: NodeHost,
     handle: HostHandle,
-    parts: NodeParts,
+    pub(crate) parts: NodeParts,
     stop_doors: watch::Sender<bool>,
     doors: Vec<tokio::task::JoinHandle<()>>,
     /// Ends after the doors.
@@ -415,7 +429,7 @@ struct Up {
 impl Up {
     /// Stops the doors, then the database, then the host. On return, nothing uses the data directory. Threads of the doors end by
     /// themselves.
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop_doors.send_replace(true);
         for door in self.doors {
             let _ = door.await;
@@ -434,13 +448,17 @@ fn announced_address(configured: &str, door: &TcpListener) -> String {
     }
 }
 
-async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Result<Up, StartError> {
+/// Starts a node on the current runtime, whose thread becomes the node thread.
+pub(crate) async fn bring_up(
+    mut config: NodeConfig,
+    mut doors: Vec<Box<dyn Door>>,
+) -> Result<Up, StartError> {
     let listening = doors.iter().filter(|door| door.has_listeners()).count();
     let plan = descriptors::plan(descriptors::raise_limit(), listening)?;
     let listeners = Listeners { plaintext_beyond_loopback: config.plaintext_beyond_loopback };
     let threads = DoorThreads::start(config.door_threads).map_err(StartError::Threads)?;
     let shared = SharedListeners::open(&mut config, &threads, listeners, plan.grpc).await?;
-    let Opened { assembly, journal, cells, identity } = open(&config)?;
+    let Opened { assembly, journal, cells, identity, rescued_from } = open(&config)?;
     let mut options = NetOptions::new(
         identity.node,
         identity.incarnation,
@@ -450,6 +468,7 @@ async fn bring_up(mut config: NodeConfig, mut doors: Vec<Box<dyn Door>>) -> Resu
     );
     options.levels = assembly.node.env.levels().clone();
     options.witness = assembly.node.env.witness().clone();
+    options.rescued_from = rescued_from;
     options.tls = config.tls.clone();
     options.allow_plaintext_beyond_loopback = config.plaintext_beyond_loopback;
     let (net, events) = Net::start(options).await.map_err(Box::new)?;

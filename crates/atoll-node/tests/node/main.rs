@@ -13,3 +13,4 @@ mod leaving;
 mod moving;
 mod own_log;
 mod plug_in;
+mod rescue;

@@ -2,7 +2,7 @@
 
 #[path = "../../examples/embedded.rs"]
 #[allow(dead_code)] // Its `main`.
-mod embedded;
+pub(crate) mod embedded;
 
 #[tokio::test]
 async fn what_one_life_appends_the_next_one_reads() {
