@@ -3,6 +3,7 @@
 mod allocator;
 mod cli;
 mod dev;
+mod recover;
 mod serve;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ enum Verb {
     Dev(dev::DevArgs),
     /// Run one node
     Serve(serve::ServeArgs),
+    /// Make a new cluster from the data of the nodes that are left, after a majority is lost for good
+    Recover(recover::RecoverArgs),
     /// Create, list, append to, read and trim logs
     Log(cli::log::LogArgs),
     /// Show and change the segments of a log
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
     match Atoll::parse().verb {
         Verb::Dev(args) => dev::run(&args),
         Verb::Serve(args) => serve::run(&args),
+        Verb::Recover(args) => recover::run(&args),
         Verb::Log(args) => cli::run(&args.common, cli::log::run(&args)),
         Verb::Chain(args) => cli::run(&args.common, cli::chain::run(&args)),
         Verb::Status(args) => cli::run(&args.common, cli::status::run(&args)),

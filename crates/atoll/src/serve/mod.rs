@@ -27,8 +27,10 @@ use std::process::ExitCode;
 
 use config::{Config, Overrules};
 
+pub(crate) use run::{doors, log_to_stderr, node_config};
+
 /// Exit status for a configuration that cannot be used, as for a wrong command line.
-const BAD_CONFIG: u8 = 2;
+pub(crate) const BAD_CONFIG: u8 = 2;
 
 /// `database.state`, on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

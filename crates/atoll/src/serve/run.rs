@@ -44,7 +44,7 @@ pub fn run(config: Config, args: &ServeArgs) -> ExitCode {
 
 /// Sets up the log on stderr, with the filter in RUST_LOG if it is set, otherwise `level`. Without colour, because the output often goes
 /// to files.
-fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
+pub(crate) fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = match std::env::var("RUST_LOG") {
         Ok(wanted) if !wanted.is_empty() => EnvFilter::try_new(wanted)?,
         _ => EnvFilter::try_new(level)?,
@@ -71,7 +71,7 @@ fn levels() -> LevelRange {
 }
 
 /// Converts the configuration to the type of the node.
-fn node_config(config: Config) -> NodeConfig {
+pub(crate) fn node_config(config: Config) -> NodeConfig {
     let roles = |r: Roles| atoll_node::config::Roles { log: r.log, meta: r.meta, sequencer: r.sequencer };
     let ms = Duration::from_millis;
     let t = &config.timings;
@@ -119,16 +119,16 @@ fn node_config(config: Config) -> NodeConfig {
     node
 }
 
-/// Returns the settings of the doors.
-fn door_settings(config: &Config) -> atoll_doors::Settings {
-    atoll_doors::Settings {
+/// Returns the doors of a node.
+pub(crate) fn doors(config: &Config) -> Vec<Box<dyn atoll_door::Door>> {
+    atoll_doors::all(atoll_doors::Settings {
         zookeeper: zookeeper::Settings {
             address: config.zookeeper.clone(),
             tls: config.zookeeper_tls.clone(),
             admin: config.zookeeper_admin.clone(),
             options: config.zookeeper_options.clone(),
         },
-    }
+    })
 }
 
 async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
@@ -153,7 +153,7 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
         }
     };
 
-    let doors = atoll_doors::all(door_settings(&config));
+    let doors = doors(&config);
     let node = match atoll_node::start_with(node_config(config), doors) {
         Ok(node) => node,
         Err(error) => {
