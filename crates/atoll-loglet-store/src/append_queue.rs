@@ -30,7 +30,7 @@ impl Waiting {
     }
 }
 
-/// Appends with their outcomes. Their callers learn them when it is told, which must be after the lock of the queue was given back.
+/// Appends with their outcomes. Their callers get them from `tell`, which must run after the lock of the queue was released.
 #[must_use]
 #[derive(Debug)]
 pub struct Settled(Vec<(Waiting, Outcome)>);

@@ -12,7 +12,7 @@
 //! | `registers.rs` | registers over it |
 //! | `format.rs` | the bytes of a cell, and its name |
 //! | `movable.rs` | registers that move from one store to another while they are used |
-//! | `placed.rs` | what is in the register of one store: a value, and where the register goes on |
+//! | `placed.rs` | what is in the register of one store: a value, and where the register continues |
 //! | `mutants.rs` | known bugs, for tests |
 
 mod cells;

@@ -1,7 +1,7 @@
 //! Registers that move from one store to another while they are used: the sealed hand-over (RMWPaxos §9a) between stores.
 //!
 //! A register begins in the registers of its *home*. A move writes a last value there, on the condition that nothing else was written
-//! since: it holds the state, and says where the register goes on, in which *turn*. Nobody writes there any more. The first one who comes
+//! since: it holds the state, and says where the register continues, in which *turn*. Nobody writes there any more. The first one who comes
 //! to the new place copies the state, on the condition that this turn has not begun there, and then notes at the old place that it has
 //! arrived. Whoever is in the middle may die: the next reader does the rest.
 //!

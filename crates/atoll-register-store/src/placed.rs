@@ -1,4 +1,4 @@
-//! What is in the register of one place: the value that users see, and where the register goes on.
+//! What is in the register of one place: the value that users see, and where the register continues.
 
 use atoll_contract::register::MAX_VALUE_BYTES;
 use atoll_contract::{Nonce, Version, Versioned};
@@ -29,7 +29,7 @@ atoll_core::record! {
         pub nonce: u128,
         /// The value that users see.
         pub value: Bytes,
-        /// The place at which the register goes on, in this turn. Nothing else is written here until it comes back. None if it is here.
+        /// The place at which the register continues, in this turn. Nothing else is written here until it comes back. None if it is here.
         pub to: Option<String>,
         /// Whether it has got there.
         pub arrived: bool,

@@ -31,7 +31,7 @@ const ORDERING: u32 = 3;
 const QUEUE_BYTES: usize = 128 * 1024;
 /// Servers report in this rhythm, a part of them at a time.
 const RHYTHM: Duration = Duration::from_micros(50);
-/// How long a report may have no effect before the configuration is told again.
+/// How long a report may have no effect before the configuration is sent again.
 const RESEND: Duration = Duration::from_millis(20);
 /// The layer carries a load if it gets and orders at least this part of it.
 const CARRIED: f64 = 0.95;
@@ -104,7 +104,7 @@ struct Emulated {
     leaf: Option<usize>,
     to: (NodeId, RoleKind),
     /// Of the first server of an aggregator: when its reports have the configuration next. A message may get lost while connections begin,
-    /// so it tells the configuration again until its reports have an effect, as a server of the product does.
+    /// so it sends the configuration again until its reports have an effect, as a server of the product does.
     introduces_at: Option<Tick>,
     paced: Paced,
 }

@@ -167,7 +167,7 @@ fn a_store_that_has_lost_a_register_is_not_taken_for_one_where_it_has_not_arrive
 fn whoever_comes_next_completes_a_move() {
     let mut stores = Stores::new();
     assert_eq!(stores.write(0, b"chain"), yes(1));
-    // The move is given up after every short while; each time somebody else goes on.
+    // The move is given up after every short while; each time somebody else continues it.
     for us in (0..6000).step_by(50) {
         let all = stores.all.clone();
         let to = if us % 100 == 0 { "a" } else { HOME };
