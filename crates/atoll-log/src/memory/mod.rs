@@ -1,6 +1,7 @@
-//! Loglets and registers in memory, shared by all nodes of a test, with delays and faults. They keep the contracts of [`Loglet`] and
-//! [`Register`] and use all the freedom that these allow: zombies (unacknowledged entries of a sealed Loglet), sealed tails that differ,
-//! entries that are in the log although their append failed, and lost answers.
+//! Loglets and registers in memory, shared by all nodes of a test, with delays and faults. They keep the contracts of
+//! [`Loglet`](atoll_contract::Loglet) and [`Register`](atoll_contract::Register) and use all the freedom that these allow: zombies
+//! (unacknowledged entries of a sealed Loglet), sealed tails that differ, entries that are in the log although their append failed, and
+//! lost answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
