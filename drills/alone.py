@@ -118,9 +118,10 @@ class Alone:
 
 
 @contextlib.contextmanager
-def configured(binary, folder, listen, settings):
+def configured(binary, folder, listen, settings, grpc=None):
     """A node under `atoll serve --config`, ready, with these lines for `[listen]` and these sections; its folder is that of the file."""
-    grpc, peer, metrics = free_ports(3)
+    *own, peer, metrics = free_ports(2 if grpc else 3)
+    grpc = grpc or own[0]
     config, output = folder / "node.toml", folder / "node.out"
     ports = f'grpc = "127.0.0.1:{grpc}"\npeer = "127.0.0.1:{peer}"\nmetrics = "127.0.0.1:{metrics}"\n'
     config.write_text(f'[node]\ndata = "data"\n[listen]\n{ports}{listen}{settings}')

@@ -7,7 +7,6 @@ from Maven Central. Without a JDK and mvn the Java client is left out, and the r
 """
 
 import logging
-import subprocess
 
 from zookeeper_venv import kazoo_with_sasl_or_again
 
@@ -18,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 from alone import configured, free_ports
+from certificates import certificates
 from cluster import Drill, Failed, NotRun, need, say
 from zookeeper_apache import Apache
 from zookeeper_java import library
@@ -27,24 +27,6 @@ from zookeeper_maven import compiled, java
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 # A client is connected, or refused, within this time, in seconds.
 WITHIN = 20
-
-
-def certificates(folder):
-    """An authority, the node's certificate, a client's, and one of an authority that nobody knows."""
-
-    def openssl(*args):
-        subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
-
-    for authority in ["ca", "other"]:
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", f"{authority}.key", "-out", f"{authority}.pem",
-                "-subj", f"/CN={authority}")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name, authority in [("node", "ca"), ("client", "ca"), ("stranger", "other")]:
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/C=UN/O=Reef, Inc/CN={name}")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2",
-                "-extfile", "names", "-out", f"{name}.pem")
-        # As Java takes them.
-        (folder / f"{name}-both.pem").write_text("".join((folder / f"{name}.{part}").read_text() for part in ("pem", "key")))
 
 
 def connected(port, **how):

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -25,6 +26,9 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 /// The client pings during calls, so that it notices a stopped node before the deadline of the call.
 const PING_INTERVAL: Duration = Duration::from_millis(300);
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// After so many rounds through all addresses that fail because of TLS, an operation fails. A single one may meet nodes that restart.
+const TLS_ROUNDS: usize = 8;
 
 /// Whether a call may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,10 @@ pub(crate) struct Connections {
     /// Whether any connection was ever established.
     reached: AtomicBool,
     last_failure: Mutex<Option<Instant>>,
+    /// Whether a node ever answered a call.
+    answered: AtomicBool,
+    /// How many failures in a row were disagreements about TLS.
+    without_tls: AtomicUsize,
     /// The nodes, by address, to which the handles of this client send operations on keys.
     nodes: Mutex<BTreeMap<String, Weak<Node>>>,
 }
@@ -104,6 +112,8 @@ impl Connections {
             first_try: OnceLock::new(),
             reached: AtomicBool::new(false),
             last_failure: Mutex::default(),
+            answered: AtomicBool::new(false),
+            without_tls: AtomicUsize::new(0),
             nodes: Mutex::default(),
         })
     }
@@ -128,7 +138,11 @@ impl Connections {
 
     /// Reports that address `i` failed. Drops its shared connection and switches to the next address, unless another caller already
     /// has.
-    pub(crate) fn failed(&self, i: usize) {
+    pub(crate) fn failed(&self, i: usize, failure: &Failure) {
+        match failure.is_of_tls() {
+            true => self.without_tls.fetch_add(1, Ordering::Relaxed),
+            false => self.without_tls.swap(0, Ordering::Relaxed),
+        };
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         *self.addresses[i].channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let next = (i + 1) % self.addresses.len();
@@ -153,8 +167,11 @@ impl Connections {
         Some(node)
     }
 
-    /// Returns true if no node was ever reached and the time for the first contact has passed.
+    /// Returns true if no node was ever reached and the time for the first contact has passed, or if client and nodes disagree about TLS.
     pub(crate) fn is_hopeless(&self) -> bool {
+        if self.without_tls.load(Ordering::Relaxed) >= TLS_ROUNDS * self.len() {
+            return true;
+        }
         let patience = self.options.first_contact;
         !self.reached.load(Ordering::Relaxed) && self.first_try.get().is_some_and(|t| t.elapsed() >= patience)
     }
@@ -170,7 +187,7 @@ impl Connections {
                 self.reached.store(true, Ordering::Relaxed);
                 Ok(channel)
             }
-            Ok(Err(e)) => Err(unreachable_node(&address.text, &root_cause(&e))),
+            Ok(Err(e)) => Err(not_connected(&address.text, &e)),
             Err(_) => Err(unreachable_node(&address.text, "no connection in time")),
         }
     }
@@ -184,6 +201,32 @@ impl Connections {
         let channel = self.connect(i).await?;
         *address.channel.lock().unwrap_or_else(PoisonError::into_inner) = Some(channel.clone());
         Ok(channel)
+    }
+
+    /// Reports that a node has answered a call.
+    pub(crate) fn note_answer(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Parses a status. Of early calls, it also finds out what the transport does not say: that the node speaks TLS, and read nothing.
+    pub(crate) async fn parsed(&self, i: usize, status: &Status) -> (Outcome, Failure) {
+        let (outcome, failure) = parse(status);
+        let (text, within) = (&self.addresses[i].text, self.options.connect_timeout);
+        let may_be = self.options.tls.is_none() && !self.answered.load(Ordering::Relaxed);
+        let is_of_transport = failure.reason == Reason::Unavailable && failure.next.is_empty();
+        if may_be && is_of_transport && matches!(timeout(within, speaks_tls(text)).await, Ok(Ok(true))) {
+            return (Outcome::No, Failure::without_tls(text));
+        }
+        // A node refuses a certificate, or that there is none, after the client's half of the handshake has ended well. The transport does
+        // not always say why it has no connection any more.
+        let is_early = self.options.tls.is_some() && !self.answered.load(Ordering::Relaxed);
+        match cause_in_tls(status) {
+            Some(why) => (outcome, Failure::of_tls(format!("{text}: TLS: {why}"))),
+            None if is_early && is_of_transport => {
+                (outcome, Failure::of_tls(format!("{text}: closed right after the handshake of TLS")))
+            }
+            None => (outcome, failure),
+        }
     }
 
     /// Performs one call, with as many attempts and addresses as its deadline allows. The error says what is known from all attempts.
@@ -222,9 +265,12 @@ impl Connections {
                 Ok(channel) => {
                     let until = deadline.min(Instant::now() + attempt_timeout);
                     match timeout_at(until, f(channel, happened)).await {
-                        Ok(Ok(response)) => return Ok(response.into_inner()),
+                        Ok(Ok(response)) => {
+                            self.note_answer();
+                            return Ok(response.into_inner());
+                        }
                         Ok(Err(status)) => {
-                            let (outcome, failure) = parse(&status);
+                            let (outcome, failure) = self.parsed(at, &status).await;
                             happened = happened.and(outcome);
                             if !is_worth_retrying(failure.reason) {
                                 return Err(ended(happened, failure));
@@ -238,7 +284,7 @@ impl Connections {
                     }
                 }
             };
-            self.failed(at);
+            self.failed(at, &failure);
             attempts += 1;
             let wait = match attempts % self.len() {
                 0 => self.options.backoff((attempts / self.len()) as u32 - 1),
@@ -268,6 +314,35 @@ pub(crate) fn unreachable_node(address: &str, why: &str) -> Failure {
         format!("{address}: {why}"),
         "is the cluster up? `atoll dev` starts one; --connect or ATOLL_CONNECT names other addresses",
     )
+}
+
+/// Whether a node answers the first bytes of HTTP/2 with an alert of TLS.
+async fn speaks_tls(address: &str) -> std::io::Result<bool> {
+    const ALERT: u8 = 21;
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+    Ok(stream.read_u8().await? == ALERT)
+}
+
+fn not_connected(address: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
+    match cause_in_tls(error) {
+        Some(why) => Failure::of_tls(format!("{address}: TLS: {why}")),
+        None => unreachable_node(address, &root_cause(error)),
+    }
+}
+
+/// Returns what TLS says, if it is the cause of an error.
+fn cause_in_tls(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        // The error of a handshake comes as one of the socket, which holds it without being its source.
+        let within = one.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if one.is::<rustls::Error>() || within.is_some_and(|inner| inner.is::<rustls::Error>()) {
+            return Some(root_cause(one));
+        }
+        cause = one.source();
+    }
+    None
 }
 
 /// Returns the innermost cause, usually the message of the operating system.
@@ -360,13 +435,51 @@ mod tests {
     #[test]
     fn only_the_one_in_use_is_moved_on_from() {
         let some = Connections::new("a:1,b:2,c:3", Options::default()).expect("valid");
-        some.failed(0);
+        let gone = unreachable_node("", "gone");
+        some.failed(0, &gone);
         assert_eq!(some.current(), 1);
-        some.failed(0);
+        some.failed(0, &gone);
         assert_eq!(some.current(), 1);
-        some.failed(1);
-        some.failed(2);
+        some.failed(1, &gone);
+        some.failed(2, &gone);
         assert_eq!(some.current(), 0);
+    }
+
+    /// Answers each connection as a server with TLS does that gets something else: with an alert.
+    async fn with_tls() -> String {
+        const UNEXPECTED_MESSAGE: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let there = listener.local_addr().expect("its address").to_string();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut first = [0; 1];
+                // The client may be gone already.
+                if client.read_exact(&mut first).await.is_ok() {
+                    let _ = client.write_all(&UNEXPECTED_MESSAGE).await;
+                }
+            }
+        });
+        there
+    }
+
+    #[tokio::test]
+    async fn a_client_without_tls_does_not_wait_at_nodes_that_have_it() {
+        let nodes = format!("{},{}", with_tls().await, with_tls().await);
+        let hour = Duration::from_secs(3600);
+        let options =
+            Options { operation_timeout: hour, backoff_max: Duration::from_millis(1), ..Options::default() };
+        let all = Connections::new(&nodes, options).expect("valid");
+        let ask = |channel| async move {
+            crate::proto::log_service_client::LogServiceClient::new(channel)
+                .check_tail(crate::proto::CheckTailRequest::default())
+                .await
+        };
+        let call = all.call(Repeat::Idempotent, Duration::from_secs(5), ask);
+        let error = timeout(Duration::from_secs(60), call).await.expect("an end").expect_err("no answer");
+        assert!(error.failure().next.contains("--tls-ca"), "{error}");
+        assert!(all.is_hopeless());
+        all.failed(0, &unreachable_node("", "gone"));
+        assert!(!all.is_hopeless(), "one of the nodes may come back");
     }
 
     #[tokio::test]

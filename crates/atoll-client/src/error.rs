@@ -9,6 +9,10 @@ use crate::proto::Reason;
 const HAPPENED: &str = "atoll-happened";
 const REASON: &str = "atoll-reason";
 const NEXT: &str = "atoll-next";
+/// What to do about a node that does not speak HTTP/2 on a connection without TLS.
+const NEEDS_TLS: &str = "if the nodes have TLS, clients need it, too: --tls-ca, --tls-cert and --tls-key";
+/// What to do when TLS itself fails.
+const CHECK_TLS: &str = "do the nodes have TLS? --tls-ca names who signed their certificates, --tls-cert and --tls-key show who asks";
 
 /// The error of a call, after all retries that were possible before its deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +53,21 @@ impl Failure {
     /// Creates a failure.
     pub fn new(reason: Reason, message: impl Into<String>, next: impl Into<String>) -> Self {
         Failure { reason, message: message.into(), next: next.into() }
+    }
+
+    /// Returns the failure of a connection on which TLS failed. Nothing was sent.
+    pub(crate) fn of_tls(message: impl Into<String>) -> Self {
+        Failure::new(Reason::Unavailable, message, CHECK_TLS)
+    }
+
+    /// Returns the failure of a connection without TLS to a node that has it.
+    pub(crate) fn without_tls(address: &str) -> Self {
+        Failure::new(Reason::Unavailable, format!("{address}: this node speaks TLS"), NEEDS_TLS)
+    }
+
+    /// Whether one side speaks TLS and the other does not, or they do not accept each other. This does not pass by waiting.
+    pub(crate) fn is_of_tls(&self) -> bool {
+        self.next == NEEDS_TLS || self.next == CHECK_TLS
     }
 }
 
@@ -149,14 +168,9 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
         message => message.to_owned(),
     };
     let next = match text(NEXT) {
-        Some(next) => next,
-        // A client without TLS sees this error at a door with TLS.
-        None if message.contains("h2 protocol error") => {
-            "if the nodes have TLS, clients need it, too: --tls-ca, --tls-cert and --tls-key"
-        }
-        None => "",
+        Some(next) => next.to_owned(),
+        None => String::new(),
     };
-    let next = next.to_owned();
     (happened, Failure { reason, message, next })
 }
 

@@ -160,7 +160,7 @@ impl Inner {
                 None => Straight::Not(Earlier { happened: Outcome::Unknown, ..earlier }),
             }),
             Err((happened, failure)) if is_worth_retrying(failure.reason) => {
-                node.connections.failed(0);
+                node.connections.failed(0, &failure);
                 Ok(Straight::Not(Earlier { happened, ..earlier }))
             }
             Err((happened, failure)) => Err(ended(happened, failure)),

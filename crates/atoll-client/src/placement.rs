@@ -103,7 +103,9 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Failure;
     use crate::options::Options;
+    use crate::proto::Reason;
 
     fn placement(shards: &[&[u32]], nodes: &[u32]) -> Placement {
         let node = |id: u32| {
@@ -123,15 +125,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_goes_to_the_first_node_of_its_shard_that_has_not_failed() {
+        let gone = Failure::new(Reason::Unavailable, "gone", "");
         let placement = placement(&[&[1, 2], &[2, 3], &[3, 1], &[9]], &[1, 2, 3]);
         assert_eq!(shard_of(b"owner/7", 4), 3);
         assert_eq!(first(&placement, "owner/7").await, None, "the address of node 9 is not known");
         let key =
             (0..).map(|n| n.to_string()).find(|key| shard_of(key.as_bytes(), 4) == 1).expect("one of them");
         assert_eq!(first(&placement, &key).await.as_deref(), Some("127.0.0.1:2"));
-        placement.known().nodes[&2].connections.failed(0);
+        placement.known().nodes[&2].connections.failed(0, &gone);
         assert_eq!(first(&placement, &key).await.as_deref(), Some("127.0.0.1:3"));
-        placement.known().nodes[&3].connections.failed(0);
+        placement.known().nodes[&3].connections.failed(0, &gone);
         assert_eq!(first(&placement, &key).await, None);
     }
 }

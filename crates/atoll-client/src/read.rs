@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::{Status, Streaming};
 
 use crate::connections::Connections;
-use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
+use crate::error::{Error, Failure, Outcome, is_worth_retrying};
 use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{ReadReply, ReadRequest, Reason, Record};
 
@@ -131,7 +131,11 @@ impl Reader {
         let mut client = LogServiceClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES);
         let opening = timeout(self.connections.options.attempt_timeout, client.read(request));
         match opening.await {
-            Ok(response) => Ok(response?.into_inner()),
+            Ok(response) => {
+                let stream = response?.into_inner();
+                self.connections.note_answer();
+                Ok(stream)
+            }
             Err(_) => Err(Status::deadline_exceeded("no answer in time")),
         }
     }
@@ -162,7 +166,7 @@ impl Reader {
     /// Waits before the next attempt, or gives up with an error.
     async fn recover(&mut self, at: usize, status: &Status) -> Result<(), Error> {
         let ended = self.stream.take();
-        let (_, mut failure) = parse(status);
+        let (_, mut failure) = self.connections.parsed(at, status).await;
         if !is_worth_retrying(failure.reason) {
             return Err(Error::DidNotHappen(failure));
         }
@@ -173,7 +177,7 @@ impl Reader {
             (self.failures, self.deadline) = (0, None);
         }
         let deadline = *self.deadline.get_or_insert(now + options.operation_timeout);
-        self.connections.failed(at);
+        self.connections.failed(at, &failure);
         self.failures += 1;
         let wait = match self.failures % self.connections.len() {
             0 => options.backoff((self.failures / self.connections.len()) as u32 - 1),

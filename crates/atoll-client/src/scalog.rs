@@ -14,7 +14,7 @@ use tonic::{Status, Streaming};
 
 use crate::MAX_RECORD_BYTES;
 use crate::connections::{Connections, Repeat};
-use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
+use crate::error::{Error, Failure, Outcome, is_worth_retrying};
 use crate::lane::random_client;
 use crate::proto::Reason;
 use crate::scalog_proto as proto;
@@ -392,7 +392,11 @@ impl Subscription {
         let request = proto::SubscribeRequest { log: self.log.clone(), from: self.next };
         let mut client = client(channel);
         match timeout(self.connections.options.attempt_timeout, client.subscribe(request)).await {
-            Ok(response) => Ok(response?.into_inner()),
+            Ok(response) => {
+                let stream = response?.into_inner();
+                self.connections.note_answer();
+                Ok(stream)
+            }
             Err(_) => Err(Status::deadline_exceeded("no answer in time")),
         }
     }
@@ -400,13 +404,13 @@ impl Subscription {
     /// Gets ready to continue at another node.
     async fn recover(&mut self, at: usize, status: &Status) -> Result<(), Error> {
         self.stream = None;
-        let (_, failure) = parse(status);
+        let (_, failure) = self.connections.parsed(at, status).await;
         let since = *self.failing_since.get_or_insert_with(Instant::now);
         let is_late = since.elapsed() >= self.connections.options.operation_timeout;
-        if is_late || !is_worth_retrying(failure.reason) {
+        self.connections.failed(at, &failure);
+        if is_late || !is_worth_retrying(failure.reason) || self.connections.is_hopeless() {
             return Err(Error::DidNotHappen(failure));
         }
-        self.connections.failed(at);
         tokio::time::sleep(self.connections.options.backoff(0)).await;
         Ok(())
     }

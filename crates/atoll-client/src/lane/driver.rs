@@ -72,7 +72,7 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
             }
             End::Failed(_, failure) => {
                 tracing::debug!(log = shared.log, node = connections.text(at), %failure, "trying the next node");
-                connections.failed(at);
+                connections.failed(at, &failure);
                 failures += 1;
                 shared.update(|queue| match connections.is_hopeless() {
                     true => queue.refuse(Outcome::No, &failure),
@@ -100,9 +100,10 @@ async fn stream(shared: &Arc<Shared>, connections: &Connections, at: usize, prog
     let mut client = LogServiceClient::new(channel);
     let replies = match timeout(silence, client.append_stream(outbox)).await {
         Ok(Ok(response)) => response.into_inner(),
-        Ok(Err(status)) => return from_status(&status, connections.text(at)),
+        Ok(Err(status)) => return from_status(connections.parsed(at, &status).await, connections.text(at)),
         Err(_) => return End::Failed(Outcome::Unknown, silent(connections.text(at), silence)),
     };
+    connections.note_answer();
     listen(shared, replies, &connections.options, connections.text(at), progress).await
 }
 
@@ -137,7 +138,7 @@ async fn listen(
                         format!("{address}: the node ended the stream"),
                         "",
                     )),
-                    Err(status) => return from_status(&status, address),
+                    Err(status) => return from_status(parse(&status), address),
                 }
                 if shared.update(|queue| queue.is_finished()) {
                     return End::Finished;
@@ -204,10 +205,11 @@ fn take(shared: &Shared, reply: AppendStreamReply, now: Instant) -> Option<End> 
     })
 }
 
-fn from_status(status: &tonic::Status, address: &str) -> End {
-    let (happened, mut failure) = parse(status);
+fn from_status((happened, mut failure): (Outcome, Failure), address: &str) -> End {
     if is_worth_retrying(failure.reason) {
-        failure.message = format!("{address}: {}", failure.message);
+        if !failure.message.starts_with(address) {
+            failure.message = format!("{address}: {}", failure.message);
+        }
         return End::Failed(happened, failure);
     }
     End::Refused(happened, failure)

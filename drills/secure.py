@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""A cluster whose nodes and clients have certificates: TLS between nodes, and for gRPC.
+
+Three nodes speak TLS with each other and with clients. Who has a certificate of the authority appends, reads and reconfigures a log; one
+node is killed with `kill -9` and comes back. Everybody else is refused, at once and with words that say what to do: a client without TLS,
+one without a certificate, one whose certificate is of another authority, one that does not trust the nodes' authority, and a client with
+TLS at a node without it. A node with a certificate of another authority gets no connection to its peers. The program `openssl` makes the
+certificates.
+"""
+
+import contextlib
+import os
+import time
+
+from alone import configured, free_ports
+from certificates import certificates
+from cluster import Drill, need, poll, say
+from served import Serving
+
+LOG, RECORDS = "main", 200
+# A refusal takes at most so long, in seconds. A client that takes it for a failure that passes tries for five seconds or more.
+REFUSED_WITHIN = 2.5
+VARIABLES = {"ca": "ATOLL_TLS_CA", "cert": "ATOLL_TLS_CERT", "key": "ATOLL_TLS_KEY"}
+
+
+@contextlib.contextmanager
+def presenting(folder, authority=None, name=None):
+    """Commands that start in here trust an authority and have a certificate, or no TLS at all."""
+    files = {}
+    if authority:
+        files["ca"] = f"{authority}.pem"
+    if name:
+        files.update(cert=f"{name}.pem", key=f"{name}.key")
+    before = dict(os.environ)
+    os.environ.update({VARIABLES[what]: str(folder / file) for what, file in files.items()})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def secured(folder, node):
+    """Gives a node the files of its certificate."""
+    name = f"node-{node.id}"
+    config = node.config.read_text().replace("listen_beyond_loopback_without_tls = true\n", "")
+    files = "".join(f'{what} = "{folder / file}"\n' for what, file in [("ca", "ca.pem"), ("cert", f"{name}.pem"), ("key", f"{name}.key")])
+    node.config.write_text(config.replace("\n[[peer]]", f"\n[tls]\n{files}\n[[peer]]", 1))
+
+
+def refused(drill, cluster, what, words, connect=None):
+    """A command fails soon, and says these words."""
+    for command in [("status",), ("log", "append", "--log", LOG, "x"), ("log", "read", "--log", LOG), ("chain", "extend", "--log", LOG)]:
+        began = time.monotonic()
+        done = cluster.atoll(*command, check=False, connect=connect)
+        took = time.monotonic() - began
+        said = done.stderr.decode(errors="replace").strip()
+        need(done.returncode != 0, f"{what}: `atoll {' '.join(command)}` was not refused")
+        missing = [word for word in words if word not in said]
+        need(not missing, f"{what}: `atoll {' '.join(command)}` does not say {missing}: {said}")
+        drill.promise(took <= drill.within(REFUSED_WITHIN), f"{what}: `atoll {' '.join(command)}` took {took:.1f} s")
+    say(f"  refused: {what}: {said}")
+    return 1
+
+
+def works(cluster, first):
+    """Appends records, and reads them."""
+    lines = [f"record {n}" for n in range(first, first + RECORDS)]
+    cluster.atoll("log", "append", "--log", LOG, "--lines", "-", input="".join(f"{line}\n" for line in lines).encode())
+    read = cluster.atoll("log", "read", "--log", LOG, "--raw").stdout.decode().splitlines()
+    need(read[-RECORDS:] == lines, f"read {len(read)} records that are not those appended")
+
+
+def served_with_certificates(drill, folder, cluster):
+    """What clients with a certificate do, and what the others are told."""
+    with presenting(folder, "ca", "client"):
+        cluster.start()
+        works(cluster, 0)
+        cluster.extend(LOG)
+        works(cluster, RECORDS)
+        cluster.kill([1])
+        works(cluster, 2 * RECORDS)
+        cluster.boot([1])
+        cluster.wait_up()
+        works(cluster, 3 * RECORDS)
+        say("  with certificates, a log is written, read and reconfigured, and a node dies and comes back")
+    count = refused(drill, cluster, "a client without TLS", ["--tls-ca"])
+    with presenting(folder, "ca"):
+        count += refused(drill, cluster, "a client without a certificate", ["TLS", "--tls-cert"])
+    with presenting(folder, "ca", "stranger"):
+        count += refused(drill, cluster, "a certificate of another authority", ["TLS", "--tls-cert"])
+    with presenting(folder, "other", "client"):
+        count += refused(drill, cluster, "a client that does not know the authority of the nodes", ["TLS", "--tls-ca"])
+    return count
+
+
+def without_tls(drill, folder, cluster):
+    """A client with TLS at a node that has none."""
+    [grpc] = free_ports(1)
+    alone = folder / "alone"
+    alone.mkdir()
+    with configured(drill.binary, alone, "", "", grpc=grpc), presenting(folder, "ca", "client"):
+        return refused(drill, cluster, "a client with TLS at a node without it", ["TLS", "do the nodes have TLS?"], f"127.0.0.1:{grpc}")
+
+
+def strange_peer(folder, cluster):
+    """A node whose certificate is of another authority is down for the others, until it has a right one."""
+    with presenting(folder, "ca", "client"):
+        cluster.kill([3])
+        right = cluster.node(3).config.read_text()
+        cluster.node(3).config.write_text(right.replace("/node-3.", "/false-node-3."))
+        cluster.boot([3])
+        refusals = lambda: cluster.node(1).log.read_text(errors="replace").count("certificate")
+        before = refusals()
+        others = cluster.connect(1, 2)
+        state = lambda: {n["id"]: n["state"] for n in cluster.status(connect=others)["nodes"]}[3]
+        poll("a peer with a strange certificate is refused", 60, lambda: refusals() > before and state() != "up", every=0.1)
+        works(cluster, 4 * RECORDS)
+        need(state() != "up", "a peer with a strange certificate is up")
+        cluster.kill([3])
+        cluster.node(3).config.write_text(right)
+        cluster.boot([3])
+        cluster.wait_up()
+        say("  refused: a peer whose certificate is of another authority")
+
+
+def body(drill):
+    nodes = [(f"node-{number}", "ca") for number in (1, 2, 3)]
+    certificates(drill.folder, [*nodes, ("client", "ca"), ("stranger", "other"), ("false-node-3", "other")])
+    cluster = Serving(drill.binary, drill.folder / "cluster", 3)
+    for node in cluster.nodes():
+        secured(drill.folder, node)
+    try:
+        drill.result["refused"] = served_with_certificates(drill, drill.folder, cluster) + without_tls(drill, drill.folder, cluster)
+        strange_peer(drill.folder, cluster)
+    finally:
+        cluster.stop()
+
+
+if __name__ == "__main__":
+    Drill("secure", __doc__).run(body)
