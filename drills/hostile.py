@@ -173,6 +173,7 @@ def check_data(cluster, healthy):
 def body(drill):
     machine = Machine(drill.folder)
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
+        cluster.configure('[zookeeper]\nwords = "*"')
         before = {n.id: n.pid for n in cluster.nodes()}
         healthy = [Healthy(n.zookeeper, n.id, machine) for n in cluster.nodes()]
         memory = Memory(cluster)

@@ -18,7 +18,7 @@ import time
 
 import jute
 from cluster import Cluster, Drill, Failed, need, poll, quantile, say, table
-from zookeeper_disturb import word
+from zookeeper_disturb import takes_writes
 
 LOG = "db"
 # A pause lasts until this long after the command's return, in seconds.
@@ -172,7 +172,7 @@ def body(drill):
     ):
         addresses = ensemble.zookeeper()
         for address in [*addresses.split(","), *cluster.zookeeper().split(",")]:
-            poll(f"{address} takes writes", 60, lambda: word(address, "isro") == "rw")
+            poll(f"{address} takes writes", 60, lambda: takes_writes(address))
         all_kinds = kinds(drill.folder, addresses)
         names = list(all_kinds)
         clients = [Client(host, number) for number, host in enumerate(cluster.zookeeper().split(","))]

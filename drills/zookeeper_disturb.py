@@ -1,8 +1,10 @@
 """Faults and changes of a cluster while ZooKeeper clients use it."""
 
 import contextlib
+import json
 import socket
 import threading
+import urllib.request
 
 from cluster import Cluster, need, say
 
@@ -21,12 +23,31 @@ def word(address, letters):
     return answer.decode()
 
 
+def takes_writes(address):
+    """Whether a server serves, and not only reads."""
+    with contextlib.suppress(OSError):
+        answer = word(address, "srvr")
+        return "Mode: " in answer and "Mode: read-only" not in answer
+    return False
+
+
+def serves(node, session):
+    """Whether a client with this session is connected to a node."""
+    if not getattr(node, "admin", None):
+        wanted = f"sid={session & (1 << 64) - 1:#x}"
+        answer = word(node.zookeeper, "cons")
+        return any(f"{wanted}{end}" in answer for end in ",)")
+    with urllib.request.urlopen(f"http://{node.admin}/commands/connections", timeout=5) as answer:
+        told = json.load(answer)
+    mine = [row["session_id"] for row in told["connections"] + told["secure_connections"]]
+    return session & (1 << 64) - 1 in [one & (1 << 64) - 1 for one in mine]
+
+
 def holder(cluster, session):
     """The node that the client with this session is connected to now, or None."""
-    wanted = f"sid={session & (1 << 64) - 1:#x}"
     for node in cluster.nodes():
         with contextlib.suppress(OSError):
-            if any(f"{wanted}{end}" in word(node.zookeeper, "cons") for end in ",)"):
+            if serves(node, session):
                 return node.id
     return None
 

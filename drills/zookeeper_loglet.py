@@ -12,7 +12,7 @@ import time
 from cluster import Cluster, Drill, need, poll, say
 from load import Load
 from outside import STAY_S, finish, move, refused, report
-from zookeeper_disturb import word
+from zookeeper_disturb import takes_writes
 from zookeeper_ensemble import Apache
 from zookeeper_java import library
 
@@ -25,14 +25,6 @@ def ensemble_of(drill):
     if drill.args.apache:
         return Apache(library(), drill.folder / "apache")
     return Cluster(drill.binary, drill.folder / "ensemble", "--nodes", 3)
-
-
-def takes_writes(address):
-    """Whether a server of the ensemble serves, and not only reads."""
-    try:
-        return word(address, "isro") == "rw"
-    except OSError:
-        return False
 
 
 def lose_a_server(ensemble, number):

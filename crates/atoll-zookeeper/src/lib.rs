@@ -31,7 +31,7 @@ pub use server::admin::AdminOptions;
 pub use server::digest_md5::Users;
 pub use server::membership::Addresses;
 pub use server::monitor::{Metric, exposition};
-pub use server::options::{ConnectionThrottle, Options};
+pub use server::options::{ConnectionThrottle, DEFAULT_WORDS, Options};
 pub use server::tls::{ClientCertificates, TlsError, TlsFiles};
 pub use server::{Cluster, Door, KNOWN_WORDS, Listening};
 pub use tree::ZooKeeper;

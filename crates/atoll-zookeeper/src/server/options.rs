@@ -71,11 +71,9 @@ pub struct ConnectionThrottle {
     pub fill_count: u64,
 }
 
-/// The four-letter words that are allowed by default: those that cost little and show no paths of clients.
-pub const DEFAULT_WORDS: [&str; 14] = [
-    "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr", "stat",
-    "wchs",
-];
+/// The four-letter words that are allowed by default: ZooKeeper's. With `read_only_mode`, `isro` is allowed, too, because clients look for
+/// a node that can write with it.
+pub const DEFAULT_WORDS: [&str; 1] = ["srvr"];
 
 impl Default for Options {
     fn default() -> Self {

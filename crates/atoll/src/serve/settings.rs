@@ -293,9 +293,9 @@ pub const SETTINGS: &[Setting] = &[
     with_default(
         "zookeeper",
         "words",
-        "[\"conf\", \"cons\", \"crst\", \"dirs\", \"dump\", \"envi\", \"gtmk\", \"isro\", \"mntr\", \"ruok\", \"srst\", \"srvr\", \"stat\", \"wchs\"]",
+        "[\"srvr\"]",
         "a list of four-letter words as docs/zookeeper.md has them, or \"*\" for all",
-        "`4lw.commands.whitelist`: the words that are answered. wchc and wchp show the paths of all clients and walk over\nall watches.",
+        "`4lw.commands.whitelist`: the words that are answered. With `read_only_mode`, isro is, too. wchc and wchp show the paths of all\nclients and walk over all watches.",
     ),
     without_default(
         "zookeeper",

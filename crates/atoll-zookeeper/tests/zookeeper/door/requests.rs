@@ -3,8 +3,7 @@
 use std::io::{Read, Write};
 
 use super::client::{Client, create, receive, send};
-use super::served::door;
-use atoll_zookeeper::Options;
+use super::served::{ask, door};
 use atoll_zookeeper::jute::codes::{ErrorCode, EventType, OpCode};
 use atoll_zookeeper::jute::records::RequestHeader;
 use atoll_zookeeper::jute::reply::GetDataReply;
@@ -13,6 +12,7 @@ use atoll_zookeeper::jute::request::{
     WatchedRequest,
 };
 use atoll_zookeeper::jute::{Jute, JuteError};
+use atoll_zookeeper::{KNOWN_WORDS, Options};
 
 fn get(path: &str, watch: bool) -> Request<'_> {
     Request::GetData(WatchedRequest { path, watch })
@@ -243,14 +243,12 @@ fn a_client_that_never_reads_does_not_stop_the_others() {
 
 #[test]
 fn words_are_answered_and_those_that_are_not_allowed_are_refused() {
-    let door = door(Options::default());
-    let ask = |word: &str| {
-        let mut stream = Client::socket(door);
-        stream.write_all(word.as_bytes()).unwrap();
-        let mut told = String::new();
-        stream.read_to_string(&mut told).unwrap();
-        told
-    };
+    let words = [
+        "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr",
+        "stat", "wchs",
+    ];
+    let door = door(Options { words: words.map(str::to_owned).to_vec(), ..Options::default() });
+    let ask = |word: &str| ask(door, word);
     assert_eq!(ask("ruok"), "imok");
     assert_eq!(ask("isro"), "rw");
     assert!(ask("srvr").contains("Mode: standalone") && ask("stat").contains("Clients:"));
@@ -258,6 +256,23 @@ fn words_are_answered_and_those_that_are_not_allowed_are_refused() {
     for word in ["conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "mntr", "srst", "wchs"] {
         assert!(!ask(word).contains("not"), "{word}");
     }
+}
+
+/// As in ZooKeeper, whose clients look for a node that can write with `isro` if nodes may be read-only.
+#[test]
+fn srvr_is_the_only_word_by_default_and_isro_where_nodes_may_be_read_only() {
+    let answered = |read_only_mode| {
+        let words = Options::default().words;
+        // Twice, so that the door does not take it for the default of tests.
+        let words = words.iter().cycle().take(2 * words.len()).cloned().collect();
+        let door = door(Options { words, read_only_mode, ..Options::default() });
+        KNOWN_WORDS
+            .into_iter()
+            .filter(|word| !ask(door, word).contains("not in the whitelist"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(answered(false), ["srvr"]);
+    assert_eq!(answered(true), ["isro", "srvr"]);
 }
 
 /// Memory for events is limited: a client that reads nothing is cut off, and the client that causes the events does not wait for

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use atoll_core::NodeId;
 use atoll_db::{Applications, Engine, MemoryStore, Solo, Store};
 use atoll_zookeeper::server::tls::acceptor;
-use atoll_zookeeper::{Cluster, Door, Listening, Options, TlsFiles, ZooKeeper};
+use atoll_zookeeper::{Cluster, DEFAULT_WORDS, Door, Listening, Options, TlsFiles, ZooKeeper};
 
 use super::client::Client;
 
@@ -20,7 +20,7 @@ impl Cluster for Alone {
     }
 }
 
-/// Starts a door that serves until the process ends; returns its address.
+/// Starts a door that serves until the process ends, and answers all four-letter words unless others are given; returns its address.
 pub fn door(options: Options) -> SocketAddr {
     door_with(options, None).0
 }
@@ -48,6 +48,8 @@ fn open_on(store: Box<dyn Store>, cluster: Arc<dyn Cluster>, options: Options) -
     let mut applications = Applications::new();
     let slot = applications.add(ZooKeeper);
     let engine = Solo::open(applications, store).unwrap().engine(&slot);
+    let given = (options.words != DEFAULT_WORDS).then(|| options.words.clone());
+    let options = Options { words: given.unwrap_or_else(|| vec!["*".to_owned()]), ..options };
     (Door::open(engine.clone(), cluster, options).unwrap(), engine)
 }
 
