@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use atoll_doors::zookeeper::ClientCertificates;
+
 use super::reader::{ConfigFault, ConfigFaults, Source, Table, Tables, integer, text, texts, within};
 
 /// Largest configuration file that is read, in bytes.
@@ -242,10 +244,20 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         );
     }
     let required = zookeeper_options.as_ref().map_or(&[][..], |options| &options.required_schemes);
-    if required.iter().any(|scheme| scheme == "x509") && zookeeper_tls.is_none() {
+    let wants_certificates = required.iter().any(|scheme| scheme == "x509");
+    let are_asked = zookeeper_files.as_ref().is_none_or(|files| files.clients != ClientCertificates::None);
+    if wants_certificates && (zookeeper_tls.is_none() || !are_asked) {
+        let missing = if are_asked {
+            "there is no `listen.zookeeper_tls`"
+        } else {
+            "no client is asked for a certificate"
+        };
         source.fault(
             tables.get("zookeeper").place("required_schemes"),
-            "`zookeeper.required_schemes` has x509, and there is no `listen.zookeeper_tls`; allowed: with that listener".into(),
+            format!(
+                "`zookeeper.required_schemes` has x509, and {missing}; allowed: with that listener, and with \
+                 `zookeeper.tls_client_certificates` need or want"
+            ),
         );
     }
     Some(Config {
