@@ -25,16 +25,16 @@ echo "$*" >>"$ROOT/cargo.log"
 case "$*" in
     fmt\ --version | clippy\ --version) name=version ;;
     fmt*) name=fmt ;;
-    clippy*) name=clippy ;;
-    doc*) name=docs ;;
     deny*) exit 101 ;;
     tree*) [[ ! -e $ROOT/faults/tree ]] || echo 'atoll-core feature "testing"'; exit 0 ;;
+    test*-p\ atoll-threads*--no-run*) name=threads_build lints=lints_of_threads ;;
     test*-p\ atoll-threads*) name=threads ;;
-    test*--doc*) name=examples ;;
+    test*--doc*) [[ -z ${RUSTDOC:-} ]] && name=examples || name=docs lints=lints_of_docs ;;
     test*) name=test ;;
-    build*--tests*--examples*) name=build ;;
+    build*--tests*--examples*) name=build lints=clippy ;;
     *) name=other ;;
 esac
+[[ -z ${lints:-} || ! -e $ROOT/faults/$lints ]] || echo "warning: planted in $lints" >&2
 if [[ -e $ROOT/faults/$name ]]; then
     echo "planted in $name"
     exit 1
@@ -70,7 +70,7 @@ AT_IDLE = ("chrt", "renice")
 # Programs whose presence decides whether a drill may say that it did not run.
 TOOLS = ("java", "javac", "mvn", "go", "openssl", "ip", "nft", "mkfs.ext4", "losetup", "mount", "umount", "rustup")
 
-STEPS = ("checks", "fmt", "clippy", "docs", "licences", "build", "test", "sim", "mutants", "threads", "examples", "drills")
+STEPS = ("checks", "fmt", "licences", "build", "clippy", "test", "sim", "mutants", "threads", "docs", "examples", "drills")
 
 
 def called(drill, end="", folder=""):
@@ -165,7 +165,10 @@ class Test(unittest.TestCase):
             self.assertIn(f"--> {called(name, '.py', 'drills/')}\n", output)
 
     def test_each_step_can_fail(self):
-        faults = {"run_test.py": "checks", "drills_test.py": "checks", "tree": "checks", "evidence_test.py": "docs", "evidence.py": "docs", "licences.py": "licences"}
+        faults = {
+            "run_test.py": "checks", "drills_test.py": "checks", "tree": "checks", "evidence_test.py": "docs", "evidence.py": "docs",
+            "licences.py": "licences", "threads_build": "threads", "lints_of_threads": "threads", "lints_of_docs": "docs",
+        }
         for fault in (*faults, "fmt", "clippy", "docs", "build", "test", "sim", "mutants", "threads", "examples"):
             step = faults.get(fault, fault)
             with self.subTest(fault):
