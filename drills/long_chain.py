@@ -294,4 +294,4 @@ def body(drill):
 
 
 if __name__ == "__main__":
-    Drill("long_chain", __doc__, refuses={}, extends=(1_000_000, 20_000, "how often the log is extended")).run(body)
+    Drill("long_chain", __doc__, refuses={}, extends=(1_000_000, 8_000, "how often the log is extended")).run(body)
