@@ -117,14 +117,15 @@ async fn three_nodes_show_the_same() {
     }
 }
 
-/// Waits until the condition holds. A test that hangs panics with `what`.
-async fn until(what: &str, mut so: impl FnMut() -> bool) {
+/// Waits until the condition holds. A test that hangs panics with `what`, and with what is there instead.
+async fn until(what: &str, there: impl Fn() -> String, mut so: impl FnMut() -> bool) {
     let wait = async {
         while !so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
+    let ended = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    assert!(ended.is_ok(), "{what}; there is {}", there());
 }
 
 #[tokio::test]
@@ -163,10 +164,14 @@ async fn a_node_that_lost_its_state_fetches_it_from_a_peer() {
         put(&up[0].1, &format!("key{n}={n}")).await;
     }
     let log = up[0].0.logs().open(atoll_node::database::LOG).unwrap();
-    until("the log is trimmed above what the third node had", || {
-        log.chain().is_some_and(|chain| chain.chain.trim() > had)
-    })
-    .await;
+    let there = || {
+        let seen = |(node, engine): &(RunningNode, Engine<Puts>)| {
+            format!("{:?}, which sees {:?}", engine.health(), node.parts().members.liveness(NodeId(3)))
+        };
+        format!("{:?}, it had {had}, {:?}", log.chain(), up.iter().map(seen).collect::<Vec<_>>())
+    };
+    let is_trimmed = || log.chain().is_some_and(|chain| chain.chain.trim() > had);
+    until("the log is trimmed above what the third node had", there, is_trimmed).await;
 
     let (third, engine) = node(configs[2].clone()).await;
     engine.barrier().await.unwrap().unwrap();
