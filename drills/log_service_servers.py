@@ -12,7 +12,6 @@ import time
 
 from cluster import Failed, end, need, poll
 from go_programs import go_program
-from networks import DRILL
 
 VERSION = "2.15.3"
 USER, PASSWORD = "drill", "a-secret-that-must-not-show"
@@ -42,8 +41,7 @@ class Server:
             urls = ", ".join(f'"nats://{host}:{ROUTES}"' for host in routes)
             lines.append(f'cluster {{ name: "drill", listen: "{self.host}:{ROUTES}", routes: [{urls}] }}')
         (folder / "nats.conf").write_text("\n".join(lines) + "\n")
-        within = [] if number == DRILL else ["ip", "netns", "exec", networks.name(number)]
-        self.command = [*within, binary, "-c", folder / "nats.conf"]
+        self.command = [*networks.within(number), binary, "-c", folder / "nats.conf"]
         self.process = None
 
     def start(self):

@@ -2,22 +2,27 @@
 """The log under the ZooKeeper door moves from every kind of Loglet to every other one while clients write.
 
 Six nodes serve. The log of their database goes along a path that has each ordered pair of kinds once, and goes it `--rounds` times. One of
-the kinds keeps the log in a ZooKeeper ensemble, which is another cluster of three nodes, and one keeps it in an object store, which is a
-directory. Meanwhile clients on all nodes overwrite a znode of their own, each time under the version that the last answer gave, and wait for
-each answer. No write fails; each answer has the next version, so none was lost or done twice. In the end, all nodes show the same. The
-pause of a move is the longest time for which a client waited for an answer, of all waits that began before half a second after the return
-of the command, and ended after its start.
+the kinds keeps the log in a ZooKeeper ensemble, which is another cluster of three nodes, one in an object store, which is a directory, and
+one in three servers of NATS, which `go` builds. The short form leaves out the last one, and the whole form says so if it cannot be built.
+Meanwhile clients on all nodes overwrite a znode of their own, each time under the version that the last answer gave, and wait for each
+answer. No write fails; each answer has the next version, so none was lost or done twice. In the end, all nodes show the same. The pause of
+a move is the longest time for which a client waited for an answer, of all waits that began before half a second after the return of the
+command, and ended after its start.
 
 `--table FILE` writes the pauses of all pairs into a page.
 """
 
 import bisect
+import contextlib
+import os
 import pathlib
 import threading
 import time
 
 import jute
-from cluster import Cluster, Drill, Failed, need, poll, quantile, say, table
+from cluster import Cluster, Drill, Failed, NotRun, need, poll, quantile, say, table
+from log_service_servers import PASSWORD, USER, Service, program
+from networks import Loopback
 from zookeeper_disturb import takes_writes
 
 LOG = "db"
@@ -27,9 +32,9 @@ AFTER_S = 0.5
 P50_MS, MOST_MS = 250.0, 2000.0
 
 
-def kinds(folder, ensemble):
+def kinds(folder, ensemble, service):
     """The kinds, each with the words that place its next Loglet."""
-    return {
+    some = {
         "local": ("local", "--servers", 1),
         "native, 3": ("native", "--servers", "1,2,3", "--sequencer", 1),
         "native, 5": ("native", "--servers", "1,2,3,4,5", "--sequencer", 4),
@@ -44,6 +49,21 @@ def kinds(folder, ensemble):
         "zookeeper": ("zookeeper-loglet", "--option", f"connect={ensemble}", "--option", "root=/matrix"),
         "object": ("object", "--option", f"url=file://{folder / 'store'}"),
     }  # fmt: skip
+    if service:
+        some["log service"] = ("log-service", "--option", f"servers={service.addresses()}")
+    return some
+
+
+def log_service(drill):
+    """Three servers of NATS, or None where they are not wanted, or cannot be built."""
+    if not drill.args.log_service:
+        return contextlib.nullcontext()
+    try:
+        return Service(program(), drill.folder / "service", Loopback())
+    except NotRun as words:
+        say(f"without the log service: {words}")
+        drill.result["log_service"] = "not run"
+        return contextlib.nullcontext()
 
 
 def path_of_all_pairs(names, rng):
@@ -134,7 +154,8 @@ def page(names, pauses, rounds):
         f"What clients of the ZooKeeper door wait while the log under it moves, in milliseconds: the median and the longest of {rounds}",
         "moves from the kind of the row to that of the column. A line of the drill's result has the load of the machine.",
         "[reference.md](reference.md) has what the kinds are; `native` is on three and on five nodes, the stripes of `rotating` share three",
-        "servers, those of `sharded` have three each, `zookeeper` is behind the ZooKeeper door of another cluster, and `object` is a directory.",
+        "servers, those of `sharded` have three each, `zookeeper` is behind the ZooKeeper door of another cluster, `object` is a directory, and",
+        "`log service` is three servers of NATS that sync every message.",
         "",
         "`drills/matrix.py --table docs/matrix.md` writes this page.",
         "",
@@ -166,14 +187,16 @@ def judge(drill, names, pauses):
 
 def body(drill):
     args = drill.args
+    os.environ.update(ATOLL_LOG_SERVICE_USER=USER, ATOLL_LOG_SERVICE_PASSWORD=PASSWORD)
     with (
+        log_service(drill) as service,
         Cluster(drill.binary, drill.folder / "ensemble", "--nodes", 3) as ensemble,
         Cluster(drill.binary, drill.folder / "cluster", "--nodes", 6) as cluster,
     ):
         addresses = ensemble.zookeeper()
         for address in [*addresses.split(","), *cluster.zookeeper().split(",")]:
             poll(f"{address} takes writes", 60, lambda: takes_writes(address))
-        all_kinds = kinds(drill.folder, addresses)
+        all_kinds = kinds(drill.folder, addresses, service)
         names = list(all_kinds)
         clients = [Client(host, number) for number, host in enumerate(cluster.zookeeper().split(","))]
         for client in clients:
@@ -200,5 +223,6 @@ if __name__ == "__main__":
         __doc__,
         rounds=(5, 1, "how often the log goes through all pairs"),
         moves=(0, 24, "at most so many moves of each round; 0: all"),
+        log_service=(1, 0, "1: one of the kinds is the log service"),
         table=("", "", "write the pauses of all pairs into this page"),
     ).run(body)

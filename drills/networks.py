@@ -51,6 +51,18 @@ def enter(namespace):
         os.close(handle)
 
 
+class Loopback:
+    """Stands in for networks where nothing is to be parted: each number is an address of the loopback interface."""
+
+    @staticmethod
+    def host(number):
+        return f"127.0.0.{number}"
+
+    @staticmethod
+    def within(_number):
+        return []
+
+
 class Networks:
     """A bridge, and a cable to each of `count` nodes. Use as a context, before the first thread is started."""
 
@@ -62,6 +74,10 @@ class Networks:
     def name(self, number):
         """The namespace of a node, or of the drill."""
         return self.bridge if number == DRILL else f"atoll-{os.getpid()}-{number}"
+
+    def within(self, number):
+        """The words in front of a command that put it into a network."""
+        return [] if number == DRILL else ["ip", "netns", "exec", self.name(number)]
 
     def all(self):
         """The nodes, and the drill."""

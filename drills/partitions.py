@@ -171,7 +171,7 @@ def cluster_of(drill, count):
     """All cases on one cluster."""
     say(f"{count} nodes:")
     with Networks(count) as networks:
-        place = lambda n: (networks.host(n), (7411, 7412, 7413, 2181), ("ip", "netns", "exec", networks.name(n)))
+        place = lambda n: (networks.host(n), (7411, 7412, 7413, 2181), networks.within(n))
         with Serving(drill.binary, drill.folder / f"cluster-{count}", count, place) as cluster:
             servers = ",".join(str(n) for n in cluster.ids())
             for log in LOGS:

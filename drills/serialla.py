@@ -168,7 +168,7 @@ def nodes_of(binary, folder, cuts):
             yield cluster
         return
     with Networks(len(NODES)) as networks:
-        place = lambda n: (networks.host(n), (7411, 7412, 7413, 2181), ("ip", "netns", "exec", networks.name(n)))
+        place = lambda n: (networks.host(n), (7411, 7412, 7413, 2181), networks.within(n))
         with Serving(binary, folder, len(NODES), place) as cluster:
             cluster.networks = networks
             yield cluster

@@ -214,7 +214,7 @@ def chosen(drill):
 def body(drill):
     check_machine()
     with Networks(NODES) as networks, SlowCables(networks) as cables:
-        place = lambda n: (networks.host(n), (7411, 7412, 7413, 2181), ("ip", "netns", "exec", networks.name(n)))
+        place = lambda n: (networks.host(n), (7411, 7412, 7413, 2181), networks.within(n))
         with Serving(drill.binary, drill.folder / "cluster", NODES, place) as cluster:
             cluster.create_log(LOG, drill.args.loglet)
             make_table(cluster)
