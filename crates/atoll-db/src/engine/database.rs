@@ -257,6 +257,7 @@ impl Database {
             commit: self.committing(),
             threads,
             options: self.options.clone(),
+            scrubbing: Arc::default(),
             silent: BTreeMap::new(),
             surgery: None,
         }

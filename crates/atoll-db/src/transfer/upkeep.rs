@@ -1,5 +1,5 @@
 //! Periodically commits, asks the other replicas for their progress, compares hashes, and trims the log. Ends surgery on the log that was
-//! left under way.
+//! left under way. Starts scrubs, which run beside this, because they take long.
 //!
 //! The trim policy: the log is trimmed below the position that is durable in the stores of all replicas in service. The last
 //! `keep_entries` entries are kept, so that a node that was away for a short time catches up from the log; a node that was away for
@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use atoll_contract::{LogPos, Nonce};
@@ -40,6 +41,8 @@ pub(crate) struct Upkeep {
     pub(crate) commit: Box<dyn Fn() + Send + Sync>,
     pub(crate) threads: bool,
     pub(crate) options: Options,
+    /// Whether a scrub is under way.
+    pub(crate) scrubbing: Arc<AtomicBool>,
     /// The nodes that are up but do not answer, and since when.
     pub(crate) silent: BTreeMap<NodeId, Tick>,
     /// The surgery that is under way, and since when this replica knows of it.
@@ -72,9 +75,11 @@ impl Upkeep {
             self.note_silence(&reports);
             self.trim(&reports).await;
             self.end_surgery().await;
-            if self.core.take_scrub() || self.env.now() >= next_scrub {
-                self.scrub().await;
+            if self.scrubbing.load(Ordering::Relaxed) {
+                // A scrub takes hours if the store is large. The next one is due that long after its end.
                 next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
+            } else if self.core.take_scrub() || self.env.now() >= next_scrub {
+                self.begin_scrub();
             }
         }
     }
@@ -130,17 +135,24 @@ impl Upkeep {
         }
     }
 
-    async fn scrub(&self) {
+    /// Starts a scrub, which this upkeep does not wait for.
+    fn begin_scrub(&self) {
         if self.core.is_withheld() {
             return;
         }
-        let base = self.core.published().layers.base.clone();
-        let Some(found) = scrub(&self.env, base, self.threads, Pace::Slowly).await else {
-            self.core.ask_for_scrub();
-            return;
+        self.scrubbing.store(true, Ordering::Relaxed);
+        let (env, core, threads) = (self.env.clone(), self.core.clone(), self.threads);
+        let (cluster, scrubbing) = (self.cluster.clone(), self.scrubbing.clone());
+        let procedure = async move {
+            let base = core.published().layers.base.clone();
+            match scrub(&env, base, threads, Pace::Slowly).await {
+                // Without other replicas, there is no peer that could refill this one.
+                Some(found) => core.scrubbed(found, !cluster.peers(env.node()).is_empty()),
+                None => core.ask_for_scrub(),
+            }
+            scrubbing.store(false, Ordering::Relaxed);
         };
-        // Without other replicas, there is no peer that could refill this one.
-        self.core.scrubbed(found, !self.cluster.peers(self.env.node()).is_empty());
+        self.env.spawn("db.scrub", Box::pin(procedure));
     }
 
     /// Records since when nodes that are up have not answered.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::common::{self, world::World};
 use crate::common::{add, items};
+use atoll_contract::LogPos;
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{NodeId, Ticket};
 use atoll_db::{
@@ -183,6 +184,37 @@ fn a_store_that_was_altered_is_found_and_refilled() {
     assert_eq!(health.scrubbed.unwrap().wrong, None, "after the refill it is well");
     assert_eq!(world.nodes[1].engine.view().get(b"u00001").unwrap().unwrap(), "1");
     assert_eq!(world.nodes[0].db.health().refills, 0);
+}
+
+/// A scrub pauses after each page. Of a large store it takes hours, in which the log would only grow.
+#[test]
+fn the_log_is_trimmed_while_a_store_is_scrubbed() {
+    let mut world = World::new(17);
+    let mut step = |world: &mut World, n: usize| {
+        world.propose(n % 3, 1);
+        world.driver.run_for(Duration::from_millis(3));
+    };
+    for n in 0..400 {
+        step(&mut world, n);
+    }
+    let earlier = world.nodes[0].db.health().scrubbed;
+    world.nodes[0].db.scrub();
+    let (mut trim, mut steps) = (LogPos::ZERO, 0);
+    let scrubbed = loop {
+        match world.nodes[0].db.health().scrubbed {
+            Some(scrubbed) if Some(&scrubbed) != earlier.as_ref() => break scrubbed,
+            _ => trim = world.nodes[0].log.chain().unwrap().chain.trim(),
+        }
+        step(&mut world, steps);
+        steps += 1;
+        assert!(steps < 4_000, "the scrub never ends");
+    };
+    assert!(steps > 60, "the scrub took only {steps} steps");
+    assert!(
+        trim > scrubbed.below,
+        "trimmed below {trim} while the state below {} was scrubbed",
+        scrubbed.below
+    );
 }
 
 /// The ticket is complete on return, so the test does not have to run the world.

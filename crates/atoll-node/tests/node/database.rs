@@ -7,7 +7,7 @@ mod counter_map;
 use std::time::{Duration, Instant};
 
 use crate::common::free_address;
-use atoll_contract::LogletSpec;
+use atoll_contract::{LogPos, LogletSpec};
 use atoll_core::NodeId;
 use atoll_db::{AppId, Application, ApplyAt, Engine, Rejected, StoreError, Tx, View};
 use atoll_node::config::{Founder, Roles};
@@ -118,14 +118,16 @@ async fn three_nodes_show_the_same() {
 }
 
 /// Waits until the condition holds. A test that hangs panics with `what`, and with what is there instead.
-async fn until(what: &str, there: impl Fn() -> String, mut so: impl FnMut() -> bool) {
+async fn until(what: &str, there: impl AsyncFn() -> String, mut so: impl FnMut() -> bool) {
     let wait = async {
         while !so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     let ended = tokio::time::timeout(Duration::from_secs(60), wait).await;
-    assert!(ended.is_ok(), "{what}; there is {}", there());
+    if ended.is_err() {
+        panic!("{what}; there is {}", there().await);
+    }
 }
 
 #[tokio::test]
@@ -164,11 +166,17 @@ async fn a_node_that_lost_its_state_fetches_it_from_a_peer() {
         put(&up[0].1, &format!("key{n}={n}")).await;
     }
     let log = up[0].0.logs().open(atoll_node::database::LOG).unwrap();
-    let there = || {
+    let there = async || {
+        let limit = Duration::from_secs(20);
+        let refreshed = tokio::time::timeout(limit, log.refresh()).await;
+        let trimmed = tokio::time::timeout(limit, log.trim(LogPos(had.0 + 1))).await;
         let seen = |(node, engine): &(RunningNode, Engine<Puts>)| {
             format!("{:?}, which sees {:?}", engine.health(), node.parts().members.liveness(NodeId(3)))
         };
-        format!("{:?}, it had {had}, {:?}", log.chain(), up.iter().map(seen).collect::<Vec<_>>())
+        format!(
+            "{log:?}, {refreshed:?}, {trimmed:?}, it had {had}, {:?}",
+            up.iter().map(seen).collect::<Vec<_>>()
+        )
     };
     let is_trimmed = || log.chain().is_some_and(|chain| chain.chain.trim() > had);
     until("the log is trimmed above what the third node had", there, is_trimmed).await;
