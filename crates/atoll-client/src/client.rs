@@ -170,6 +170,17 @@ impl Client {
             .await
     }
 
+    /// Moves the chain of a log to the registers with this name, or to `home`, the registers of the cluster. Does nothing if it is there.
+    pub async fn move_chain(&self, log: &str, to: &str) -> Result<Chain, Error> {
+        let request = proto::MoveChainRequest { log: log.to_owned(), to: to.to_owned() };
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { ChainServiceClient::new(channel).move_chain(request).await }
+            })
+            .await
+    }
+
     /// Excises or replaces one entry of the database's log. After [`Error::Unknown`], [`Client::chain`] shows whether it happened, and
     /// whether the position is held.
     pub async fn operate(&self, request: proto::OperateRequest) -> Result<proto::SurgeryRecord, Error> {

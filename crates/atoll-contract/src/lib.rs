@@ -8,6 +8,7 @@
 //! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that creates Loglets of one kind |
 //! | `plugin.rs` | the interface through which a protocol joins a node |
 //! | `cluster/` | the members of the cluster, as the procedures of a protocol see them, and what one node knows about them |
+//! | `place.rs` | places for registers outside of the cluster |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
 //! | `keyspace/` | the [`Keyspace`] trait: keys that do not wait for each other; its errors, layouts, providers and names |
 //! | `application/` | the [`Application`] trait: a replicated state machine, its view of the state, and what its engine provides |
@@ -23,6 +24,7 @@ pub mod entry;
 pub mod keyspace;
 pub mod loglet;
 pub mod mutants;
+pub mod place;
 pub mod plugin;
 pub mod position;
 pub mod register;

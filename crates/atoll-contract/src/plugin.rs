@@ -14,6 +14,7 @@ use atoll_core::{BoxFuture, DecodeError, Directory, Env, Format, NodeCore, RoleK
 use crate::cluster::Cluster;
 use crate::keyspace::KeyspaceProvider;
 use crate::loglet::{Duties, Kinds, LogletProvider, PartLoglet};
+use crate::place::{Place, PlaceError, Scheme};
 use crate::register::{ClusterRegisters, Versioned};
 
 /// The numbers of messages that belong to the core and to the table of members.
@@ -176,6 +177,19 @@ pub trait Protocol: Send + Sync + fmt::Debug {
         Ok(BTreeMap::new())
     }
 
+    /// Returns the schemes of URLs at which it can keep registers outside of the cluster. No two protocols of a node share one.
+    fn schemes(&self) -> &'static [Scheme] {
+        &[]
+    }
+
+    /// Reads the URL of a place for registers: one of its schemes, and what follows `://`. Contacts nothing.
+    ///
+    /// # Errors
+    /// Registers cannot be there.
+    fn place(&self, scheme: &str, _rest: &str) -> Result<Box<dyn Place>, PlaceError> {
+        Err(PlaceError::Scheme(format!("not {scheme}")))
+    }
+
     /// Adds its roles to a node's core, before the core recovers.
     fn install(&self, core: &mut NodeCore, host: &Host) -> Installed;
 
@@ -274,6 +288,10 @@ fn shared(one: &dyn Protocol, other: &dyn Protocol) -> Option<String> {
     }
     if let Some(role) = one.roles().iter().find(|r| other.roles().iter().any(|o| o.id == r.id)) {
         return Some(role.id.to_string());
+    }
+    let served = |scheme: &&Scheme| other.schemes().iter().any(|theirs| theirs.name == scheme.name);
+    if let Some(scheme) = one.schemes().iter().find(served) {
+        return Some(format!("URLs with the scheme {}", scheme.name));
     }
     let theirs = other.wire_ids();
     let range = one.wire_ids().into_iter().find(|range| theirs.iter().any(|o| overlaps(range, o)))?;

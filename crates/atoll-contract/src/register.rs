@@ -80,6 +80,8 @@ pub enum RegisterError {
 
 /// The longest value of a register, in bytes.
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
+/// The longest value of a register that can move from one store to another, in bytes: a move adds to it where the register is.
+pub const MAX_MOVABLE_BYTES: usize = MAX_VALUE_BYTES - 512;
 /// The longest name of a register, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 

@@ -69,6 +69,8 @@ pub mod since {
     pub const STRIPED: Level = Level(2);
     /// Registers hold layouts of keyspaces, and nodes have replicas of them.
     pub const KEYSPACES: Level = Level(2);
+    /// Chains of logs move to registers outside of the cluster, and nodes ask each other what they find there.
+    pub const REGISTER_PLACES: Level = Level(2);
     /// A LogServer can be asked for the status of specific Loglets.
     pub const STATUS_OF: Level = Level(2);
     /// A LogServer can be asked for the next entries, once there are some.

@@ -164,6 +164,9 @@ pub trait LogBackend: Send + Sync {
 
     /// Rebuilds a sealed segment.
     fn modify(&self, loglet: LogletId, spec: LogletSpec) -> Pending<proto::Chain>;
+
+    /// Moves the chain to the registers with this name, or `home`. Idempotent.
+    fn move_chain(&self, to: String) -> Pending<proto::Chain>;
 }
 
 /// Status and membership.

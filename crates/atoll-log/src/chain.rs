@@ -26,8 +26,9 @@ const FORMAT_WITH_PAGES: u8 = 2;
 const FORMAT_WITH_SURGERY: u8 = 3;
 /// Most segments in the chain itself: older ones move to index pages before this limit is exceeded.
 pub const MAX_SEGMENTS: usize = 1024;
-/// Longest byte form, in bytes: the limit of a register.
-pub const MAX_CHAIN_BYTES: usize = atoll_contract::register::MAX_VALUE_BYTES;
+/// Longest byte form, in bytes. A chain of this length still fits into its register after a move to another store. A longer one could not
+/// be written there any more, not even after a seal.
+pub const MAX_CHAIN_BYTES: usize = atoll_contract::register::MAX_MOVABLE_BYTES;
 /// Longest configuration of one Loglet, in bytes.
 pub const MAX_CONFIG_BYTES: usize = 16 * 1024;
 /// Longest name of a kind of Loglet, in bytes.
@@ -331,7 +332,8 @@ impl Chain {
 
     /// Reads the value of a register.
     pub fn parse(bytes: Bytes) -> Result<Self, ChainError> {
-        if bytes.len() > MAX_CHAIN_BYTES {
+        // Earlier programs wrote chains as long as a register may be.
+        if bytes.len() > atoll_contract::register::MAX_VALUE_BYTES {
             return Err(ChainError::TooLong(bytes.len()));
         }
         match bytes.first() {

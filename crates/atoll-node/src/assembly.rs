@@ -1,6 +1,7 @@
 //! Assembles a node from its server roles, which run in a core, and its procedures. Production and the simulator use the same assembly;
 //! only the host that drives the core differs.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use atoll_contract::plugin::{Clash, Host, Procedure, Protocols};
@@ -21,6 +22,8 @@ use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
+use crate::places::role::PlaceRole;
+use crate::places::{ConfiguredPlaceError, Places};
 use crate::policy::{BackFiller, Collector, Guardian, ShardAdder};
 use crate::replica::DatabaseCell;
 use crate::settings::Timings;
@@ -35,6 +38,8 @@ pub struct Options {
     /// How many records a shard may get before it counts as full, and a log whose shards are all full gets another one. 0: no shard is
     /// ever added.
     pub full_shard_records: u64,
+    /// The places outside of the cluster where chains of logs can be, as URLs by name.
+    pub places: BTreeMap<String, String>,
     /// The protocols that provide Loglets and registers, with their settings.
     pub protocols: Protocols,
 }
@@ -42,7 +47,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (timings, log) = (Timings::default(), LogOptions::default());
-        Options { timings, log, full_shard_records: 0, protocols: atoll_protocols::all() }
+        let places = BTreeMap::new();
+        Options { timings, log, full_shard_records: 0, places, protocols: atoll_protocols::all() }
     }
 }
 
@@ -55,6 +61,9 @@ pub enum AssemblyError {
     /// No protocol provides registers, or more than one does.
     #[error("{0} protocols provide registers; a node needs one that does")]
     Registers(usize),
+    /// A place for registers is none.
+    #[error(transparent)]
+    Place(#[from] ConfiguredPlaceError),
 }
 
 /// Everything that distinguishes this node from others.
@@ -96,6 +105,8 @@ pub struct NodeParts {
     pub members: Members,
     /// The registers.
     pub registers: Arc<dyn ClusterRegisters>,
+    /// Where the chains of logs are.
+    pub places: Places,
     /// The virtual logs.
     pub logs: Logs,
     /// The keyspaces.
@@ -164,7 +175,11 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
     let founders = 1 + parts.first_table.nodes.keys().filter(|node| **node != me.node).count();
     let first_kind = options.protocols.first_choice(founders).map(str::to_owned);
     let log_options = LogOptions { first_kind, ..options.log.clone() };
-    let logs = Logs::new(env.clone(), registers.clone(), registry, log_options, members.changed.clone());
+    let home = registers.clone();
+    let places = Places::new(env.clone(), members.clone(), home, &options.protocols, &options.places)?;
+    core.add_role(crate::members::roles::PLACES, Box::new(PlaceRole::new(env.clone(), places.clone())));
+    let changed = members.changed.clone();
+    let logs = Logs::new(env.clone(), places.registers(), registry, log_options, changed);
     let keyspaces = Keyspaces::new(env.clone(), registers.clone(), engines);
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
     let shard_adder = ShardAdder::new(
@@ -182,6 +197,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         env,
         members,
         registers,
+        places,
         logs,
         keyspaces,
         database,

@@ -22,9 +22,10 @@ use crate::keyspaces::Keyspaces;
 use crate::logs::Logs;
 use crate::members::change::Changes;
 use crate::named::Named;
+use crate::places::Places;
 use crate::position_door::PositionDoor;
 use crate::refusals::{
-    append_refusal, log_refusal, open_refusal, operate_refusal, read_refusal, reconfig_refusal,
+    append_refusal, log_refusal, move_refusal, open_refusal, operate_refusal, read_refusal, reconfig_refusal,
     register_refusal, trim_refusal,
 };
 use crate::replica::DatabaseCell;
@@ -38,6 +39,7 @@ pub struct NodeBackend {
     node: NodeId,
     client: ClientId,
     logs: Logs,
+    places: Places,
     named: Named,
     operations: Arc<dyn Operations>,
     keyspaces: Option<Keyspaces>,
@@ -46,12 +48,22 @@ pub struct NodeBackend {
 
 impl NodeBackend {
     /// Creates it over the parts of the node. It draws a client id for appends without one.
-    pub fn new(env: Env, logs: Logs, changes: Changes, operations: Arc<dyn Operations>) -> Self {
+    pub fn new(
+        env: Env,
+        logs: Logs,
+        places: Places,
+        changes: Changes,
+        operations: Arc<dyn Operations>,
+    ) -> Self {
         // Client id 0 is reserved for the log.
         let client = ClientId(env.random().max(1));
         let named = Named::new(env.clone(), changes, logs.registry().clone());
         let (node, database) = (env.node(), DatabaseCell::default());
-        NodeBackend { node, client, logs, named, operations, keyspaces: None, database }
+        NodeBackend { node, client, logs, places, named, operations, keyspaces: None, database }
+    }
+
+    fn view(&self, log: Arc<VirtualLog>) -> LogView {
+        LogView { log, named: self.named.clone(), places: self.places.clone() }
     }
 
     /// Sets the keyspaces.
@@ -97,21 +109,23 @@ impl Backend for NodeBackend {
     }
 
     fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
-        Ok(Arc::new(LogView { log: open(&self.logs, name)?, named: self.named.clone() }))
+        Ok(Arc::new(self.view(open(&self.logs, name)?)))
     }
 
     fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>> {
-        let (logs, name, named) = (self.logs.clone(), name.to_owned(), self.named.clone());
+        let (logs, log) = (self.logs.clone(), open(&self.logs, name));
+        let view = log.map(|log| self.view(log));
         Box::pin(async move {
-            let log = open(&logs, &name)?;
+            let view = view?;
+            let log = &view.log;
             if log.chain().is_none_or(|chain| chain.chain.is_deleted()) {
-                ensure(&logs, &log, LogletSpec::default(), Deleted::StaysSo).await?;
+                ensure(&logs, log, LogletSpec::default(), Deleted::StaysSo).await?;
             } else {
                 // The client may come from a node that was just drained. This node may still know only the chain from before that, and
                 // would notice only when the old sequencer does not answer.
                 let _ = timeout(REFRESH_WITHIN, log.refresh()).await;
             }
-            Ok(Arc::new(LogView { log, named }) as Arc<dyn LogBackend>)
+            Ok(Arc::new(view) as Arc<dyn LogBackend>)
         })
     }
 
@@ -196,9 +210,11 @@ async fn ensure(logs: &Logs, log: &VirtualLog, spec: LogletSpec, deleted: Delete
     wait(log.create(spec), |_| true, |error| reconfig_refusal(&error)).await
 }
 
+#[derive(Clone)]
 struct LogView {
     log: Arc<VirtualLog>,
     named: Named,
+    places: Places,
 }
 
 impl LogView {
@@ -206,10 +222,26 @@ impl LogView {
         &self,
         ticket: Ticket<Result<Arc<VersionedChain>, ReconfigError>>,
     ) -> Pending<proto::Chain> {
-        let log = self.log.clone();
+        let (view, refused) = (self.clone(), self.clone());
         let describe_all =
-            move |chain: Arc<VersionedChain>| describe(&log, &chain, chain.chain.segments(), None);
-        wait(ticket, describe_all, |error| reconfig_refusal(&error))
+            move |chain: Arc<VersionedChain>| view.describe(&chain, chain.chain.segments(), None);
+        wait(ticket, describe_all, move |error| refused.explain(reconfig_refusal(&error)))
+    }
+
+    fn describe(&self, chain: &VersionedChain, segments: &[Segment], next: Option<LogPos>) -> proto::Chain {
+        let place = self.places.of(self.log.name()).map(|at| at.place).unwrap_or_default();
+        describe(&self.log, chain, segments, next, place)
+    }
+
+    /// Adds to a refusal that the place where the chain is may be the reason.
+    fn explain(&self, mut refusal: Refusal) -> Refusal {
+        let may_be = matches!(refusal.failure.reason, Reason::Unavailable | Reason::StorageFailed);
+        if let Some(words) = self.places.trouble(self.log.name()).filter(|_| may_be) {
+            refusal.failure.message = format!("{}; {words}", refusal.failure.message);
+            refusal.failure.next =
+                "the log takes appends meanwhile; its chain changes again once they answer".to_owned();
+        }
+        refusal
     }
 
     /// Starts `change` if the nodes that `spec` names pass [`Named::check`].
@@ -220,7 +252,7 @@ impl LogView {
         + Send
         + 'static,
     ) -> Pending<proto::Chain> {
-        let view = LogView { log: self.log.clone(), named: self.named.clone() };
+        let view = self.clone();
         Box::pin(async move {
             view.named.check(&spec).await?;
             view.chain_reply(change(&view.log, spec)).await
@@ -280,15 +312,16 @@ impl LogBackend for LogView {
     }
 
     fn chain(&self, from: Option<LogPos>) -> Pending<proto::Chain> {
-        let (log, fresh) = (self.log.clone(), self.log.refresh());
+        let (view, fresh) = (self.clone(), self.log.refresh());
         Box::pin(async move {
             let stopping = |_| Refusal::stopping();
-            let chain = fresh.await.map_err(stopping)?.map_err(|e| log_refusal(&e))?;
+            let refused = |error| view.explain(log_refusal(&error));
+            let chain = fresh.await.map_err(stopping)?.map_err(refused)?;
             let Some(from) = from else {
-                return Ok(describe(&log, &chain, chain.chain.segments(), None));
+                return Ok(view.describe(&chain, chain.chain.segments(), None));
             };
-            let page = log.segments_from(from).await.map_err(stopping)?.map_err(|e| log_refusal(&e))?;
-            Ok(describe(&log, &page.chain, &page.segments, page.next))
+            let page = view.log.segments_from(from).await.map_err(stopping)?.map_err(refused)?;
+            Ok(view.describe(&page.chain, &page.segments, page.next))
         })
     }
 
@@ -303,6 +336,27 @@ impl LogBackend for LogView {
     fn modify(&self, loglet: LogletId, spec: LogletSpec) -> Pending<proto::Chain> {
         self.change(spec, move |log, spec| log.modify(loglet, spec))
     }
+
+    fn move_chain(&self, to: String) -> Pending<proto::Chain> {
+        let view = self.clone();
+        let moved = self.places.env().launch("door.move_chain", async move {
+            let stopping = |_| Refusal::stopping();
+            // It must exist. A client would repeat an `unavailable` move by itself, for longer than its operator waits for a store.
+            let refused = |error| {
+                let mut refusal = view.explain(log_refusal(&error));
+                if view.places.trouble(view.log.name()).is_some() {
+                    refusal.failure.reason = Reason::Refused;
+                }
+                refusal
+            };
+            view.log.refresh().await.map_err(stopping)?.map_err(refused)?;
+            view.places.move_chain(view.log.name(), &to).await.map_err(|e| view.explain(move_refusal(&e)))?;
+            let after = |e| view.explain(log_refusal(&e)).although_it_happened();
+            let chain = view.log.refresh().await.map_err(stopping)?.map_err(after)?;
+            Ok(view.describe(&chain, chain.chain.segments(), None))
+        });
+        wait(moved, |chain| chain, |refusal| refusal)
+    }
 }
 
 fn describe(
@@ -310,6 +364,7 @@ fn describe(
     chain: &VersionedChain,
     segments: &[Segment],
     next: Option<LogPos>,
+    registers: String,
 ) -> proto::Chain {
     let segment = |s: &Segment| {
         let provider = log.registry().provider(&s.kind).ok();
@@ -335,6 +390,7 @@ fn describe(
         surgeries: chain.chain.surgery().records().iter().map(told).collect(),
         held: chain.chain.surgery().hold().map(|hold| told(&hold.record)),
         changed: chain.chain.surgery().patches().iter().map(|patch| patch.at.0).collect(),
+        registers,
     }
 }
 

@@ -89,6 +89,8 @@ pub struct NodeConfig {
     /// How many records a shard of a log may get before it counts as full. A log whose shards are all full gets another shard, if enough
     /// nodes are free. 0 disables this.
     pub full_shard_records: u64,
+    /// The places outside of the cluster where chains of logs can be, as URLs by name. The same on all nodes.
+    pub places: BTreeMap<String, String>,
     /// On how many threads of their own the doors run. With 0, they run on the thread of the node.
     pub door_threads: usize,
     /// For tests only: omits syncs, to show that they are necessary.
@@ -120,6 +122,7 @@ impl NodeConfig {
             most_logs: LogOptions::default().most_logs,
             idle_logs: LogOptions::default().idle_logs,
             full_shard_records: 0,
+            places: BTreeMap::new(),
             door_threads: 0,
             syncs_off: false,
         }

@@ -18,6 +18,7 @@
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | which nodes are members, and which are up |
 //! | `logs.rs` | the virtual logs that this node knows |
+//! | `places/` | where the chains of logs can be outside of the cluster, and how they move |
 //! | `keyspaces.rs`, `keyspace_door.rs` | the keyspaces of the cluster; what the doors see of them |
 //! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
 //! | `rescue/` | makes a new data directory from what a lost cluster has left |
@@ -42,6 +43,7 @@ pub mod members;
 pub mod mutants;
 mod named;
 pub mod operations;
+pub mod places;
 pub mod policy;
 mod position_door;
 mod refusals;

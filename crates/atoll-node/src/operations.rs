@@ -216,6 +216,8 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         "the disks of a majority of its servers fail: appends are refused".to_owned()
     } else if silent.len() * 2 > of {
         "a majority of its servers does not answer".to_owned()
+    } else if let Some(words) = parts.places.trouble(&log.name) {
+        words
     } else {
         chain_is_nearly_full(&parts.logs, &chain.chain)
     };
@@ -234,6 +236,7 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         chain_bytes_max: MAX_CHAIN_BYTES as u64,
         duties: provider.map(|p| duties(&**p, &active.config)).unwrap_or_default(),
         last_action: parts.shard_adder.added().last.remove(&log.name).unwrap_or_default(),
+        registers: parts.places.of(&log.name).map(|at| at.place).unwrap_or_default(),
     }
 }
 
@@ -250,8 +253,14 @@ fn chain_is_nearly_full(logs: &Logs, chain: &Chain) -> String {
 }
 
 /// Marks what is known about a log as not fresh, and adds the reason.
-fn not_fresh(info: proto::LogInfo, why: NoAnswer) -> proto::LogInfo {
-    let reason = if info.reason.is_empty() { why.to_string() } else { format!("{}; {why}", info.reason) };
+fn not_fresh(parts: &NodeParts, info: proto::LogInfo, why: NoAnswer) -> proto::LogInfo {
+    let silent = |place| format!("its chain, in the registers {place:?}, was not read within 1 s");
+    let elsewhere = || parts.places.of(&info.name).map(|at| silent(at.place));
+    let reason = match (why, parts.places.trouble(&info.name).or_else(elsewhere)) {
+        (NoAnswer::Chain, Some(words)) => words,
+        _ if info.reason.is_empty() => why.to_string(),
+        _ => format!("{}; {why}", info.reason),
+    };
     proto::LogInfo { healthy: false, reason, ..info }
 }
 
@@ -274,7 +283,7 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
             None => proto::LogInfo { name, ..proto::LogInfo::default() },
         };
         logs.push(match silent {
-            Some(why) => not_fresh(info, why),
+            Some(why) => not_fresh(&parts, info, why),
             None => info,
         });
     }

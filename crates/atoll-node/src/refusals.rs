@@ -7,8 +7,10 @@ use atoll_door::backend::Refusal;
 use atoll_log::virtual_log::{
     LogAppendError, LogError, LogReadError, ReconfigError, Step, SurgeryError, TrimError,
 };
+use atoll_register_store::MoveError;
 
 use crate::logs::OpenError;
+use crate::places::ChainMoveError;
 
 pub(crate) fn open_refusal(error: &OpenError) -> Refusal {
     match error {
@@ -157,6 +159,41 @@ pub(crate) fn reconfig_refusal(error: &ReconfigError) -> Refusal {
         ReconfigError::Level { .. } => {
             Refusal::no(Reason::Refused, words, "`atoll cluster upgrade` raises it, once all members can")
         }
+    }
+}
+
+pub(crate) fn move_refusal(error: &ChainMoveError) -> Refusal {
+    let words = error.to_string();
+    let again = "repeat it: that finds out, and does the rest";
+    match error {
+        ChainMoveError::Level { .. } => {
+            Refusal::no(Reason::Refused, words, "`atoll cluster upgrade` raises it, once all members can")
+        }
+        ChainMoveError::Unknown { .. } => {
+            let next = "add [[registers]] with this name to the configuration of every node, and restart them one by one";
+            Refusal::no(Reason::Refused, words, next)
+        }
+        // A client would repeat an `unavailable` move by itself, for longer than its operator waits.
+        ChainMoveError::NotReached { .. } => {
+            let next = "the chain is where it was; see whether the store answers, and the log of the node";
+            Refusal::no(Reason::Refused, words, next)
+        }
+        ChainMoveError::OfOthers { .. } => {
+            Refusal::no(Reason::Refused, words, "give this cluster a prefix of its own")
+        }
+        ChainMoveError::NotEverywhere { .. } => {
+            let next = "give all nodes the same [[registers]], and let all of them reach the store";
+            Refusal::no(Reason::Refused, words, next)
+        }
+        ChainMoveError::Move(error) => match error {
+            MoveError::UnknownPlace(_) => Refusal::no(Reason::Refused, words, ""),
+            MoveError::NeverWritten => log_refusal(&LogError::NoSuchLog),
+            MoveError::TooLarge(_) => Refusal::no(Reason::Refused, words, "trim the log"),
+            MoveError::NotMoved(_) => {
+                Refusal::no(Reason::Refused, words, "the chain is where it was; try again")
+            }
+            MoveError::Unknown(trouble) => Refusal::unknown(why((*trouble).into()).0, words, again),
+        },
     }
 }
 

@@ -321,6 +321,7 @@ pub(crate) fn open(config: &NodeConfig) -> Result<Opened, StartError> {
             timings: config.timings.clone(),
             log,
             full_shard_records: config.full_shard_records,
+            places: config.places.clone(),
             ..Options::default()
         },
     })?;
@@ -394,7 +395,7 @@ impl SharedListeners {
         let SharedListeners { grpc, tls, connections, metrics } = self;
         let operations = Arc::new(NodeOperations::new(parts.clone()));
         let (env, logs, changes) = (parts.env.clone(), parts.logs.clone(), parts.changes.clone());
-        let backend = NodeBackend::new(env, logs, changes, operations)
+        let backend = NodeBackend::new(env, logs, parts.places.clone(), changes, operations)
             .with_keyspaces(parts.keyspaces.clone())
             .with_database(parts.database.clone());
         let backend = Arc::new(backend);

@@ -9,6 +9,7 @@ use atoll_contract::plugin::Protocols;
 use atoll_core::Format;
 use atoll_core::testing::{Listed, Mutant};
 use atoll_corfu::CorfuPlugin;
+use atoll_etcd_register::EtcdPlugin;
 use atoll_in_place::InPlacePlugin;
 use atoll_local::LocalPlugin;
 use atoll_log_service::LogServicePlugin;
@@ -34,7 +35,8 @@ pub fn all() -> Protocols {
         .with(InPlacePlugin::default())
         .with(ZooKeeperPlugin::default())
         .with(ObjectPlugin::default())
-        .with(LogServicePlugin::default());
+        .with(LogServicePlugin::default())
+        .with(EtcdPlugin::default());
     #[cfg(feature = "testing")]
     let all = all.with(atoll_trio::TrioPlugin::default());
     all
@@ -51,12 +53,11 @@ pub fn duties(kind: &str, config: &Bytes) -> Duties {
     ALL.duties(kind, config)
 }
 
-/// Returns the known bugs of all protocols, and of registers in a file or in etcd, which no node serves.
+/// Returns the known bugs of all protocols, and of registers in a file, which no node serves.
 pub fn mutants() -> Vec<Mutant> {
     let protocols = all();
     let mutants = protocols.iter().flat_map(|protocol| protocol.mutants());
-    let of_registers = [atoll_etcd_register::mutants::ALL, atoll_file_register::mutants::ALL];
-    mutants.chain(of_registers.into_iter().flatten()).copied().collect()
+    mutants.chain(atoll_file_register::mutants::ALL).copied().collect()
 }
 
 /// Returns the situations of all protocols that a long run of the simulator must reach.
@@ -73,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    const LISTED: [&str; 11] = [
+    const LISTED: [&str; 12] = [
         "rmwpaxos",
         "native",
         "local",
@@ -85,6 +86,7 @@ mod tests {
         "zookeeper-loglet",
         "object",
         "log-service",
+        "etcd-register",
     ];
 
     #[test]
@@ -116,8 +118,8 @@ mod tests {
     #[test]
     fn only_test_builds_have_the_protocol_for_tests() {
         let names: Vec<&str> = all().iter().map(Protocol::name).collect();
-        assert_eq!(names[..11], LISTED);
-        assert_eq!(names[11..].contains(&"trio"), cfg!(feature = "testing"));
+        assert_eq!(names[..12], LISTED);
+        assert_eq!(names[12..].contains(&"trio"), cfg!(feature = "testing"));
     }
 
     #[test]

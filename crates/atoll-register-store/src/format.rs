@@ -1,5 +1,6 @@
 //! The bytes of a cell, and its name.
 
+use atoll_contract::Versioned;
 use atoll_core::Encode;
 use atoll_rmwpaxos::RegisterState;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -62,6 +63,15 @@ pub(crate) fn to_state(bytes: &Bytes) -> Result<RegisterState, String> {
     RegisterState::read(&state).map_err(|error| error.to_string())
 }
 
+/// Returns the register that a cell holds, for those who look at a store from outside.
+///
+/// # Errors
+/// The cell holds no register; the error says why.
+pub fn register_of(cell: &str, bytes: &Bytes) -> Result<(String, Versioned), String> {
+    let name = to_register_name(cell).ok_or("no register has this name")?;
+    Ok((name, to_state(bytes)?.versioned()))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -83,6 +93,7 @@ mod tests {
     fn an_altered_register_is_refused() {
         let state = RegisterState { version: 1, value: "chain".into(), nonces: vec![7], moved: None };
         let bytes = to_bytes(&state);
+        assert_eq!(register_of("log.2fa", &bytes), Ok(("log/a".to_owned(), state.versioned())));
         assert!(to_state(&bytes).is_ok_and(|read| read == state));
         for at in 0..bytes.len() {
             let mut altered = bytes.to_vec();

@@ -12,6 +12,7 @@
 //! | `registers.rs` | registers over it |
 //! | `format.rs` | the bytes of a cell, and its name |
 //! | `movable.rs` | registers that move from one store to another while they are used |
+//! | `store.rs` | one of these stores, and what is known of whether it answers |
 //! | `placed.rs` | what is in the register of one store: a value, and where the register continues |
 //! | `mutants.rs` | known bugs, for tests |
 
@@ -21,8 +22,10 @@ mod movable;
 pub mod mutants;
 mod placed;
 mod registers;
+mod store;
 
 pub use cells::{Cell, Cells, Fault, Listing};
-pub use movable::{HOME, MovableRegisters, MoveError};
-pub use placed::MAX_MOVABLE_BYTES;
+pub use format::register_of;
+pub use movable::{HOME, MovableRegisters, MoveError, Whereabouts};
+pub use placed::Left;
 pub use registers::{CellRegisters, Options};

@@ -17,12 +17,13 @@
 //! | the register comes back | its turn is higher than that of the last value here, which the copy replaces |
 //! | a write is repeated after a move | the state has the nonce of its last write. Whether an earlier one happened is unknown, as after too many writes |
 //! | the new place does not answer | nothing is moved. If it fails after the last value was written, the register waits until it is back |
+//! | a place does not answer | operations on its registers fail, soon without waiting (`store.rs`); those of registers elsewhere go on |
 //! | the new place has lost a register that has arrived | reads and writes fail; the state from before the move is not taken for it |
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use atoll_contract::register::{MAX_VALUE_BYTES, Unavailability};
+use atoll_contract::register::{MAX_MOVABLE_BYTES, MAX_VALUE_BYTES, Unavailability};
 use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
@@ -30,7 +31,8 @@ use atoll_core::{BoxFuture, Env};
 use bytes::Bytes;
 
 use crate::mutants;
-use crate::placed::{MAX_MOVABLE_BYTES, MAX_PLACE_BYTES, Placed};
+use crate::placed::{MAX_PLACE_BYTES, Placed};
+use crate::store::Store;
 
 /// The name of the place where all registers begin.
 pub const HOME: &str = "";
@@ -66,7 +68,27 @@ pub struct MovableRegisters(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     env: Env,
-    places: BTreeMap<String, Arc<dyn Registers>>,
+    places: BTreeMap<String, Store>,
+    /// Where the registers were last seen that have ever moved, as far as this process has seen that. Bounded by their number.
+    seen: Mutex<BTreeMap<String, Turn>>,
+}
+
+/// A turn of a register, and its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Turn {
+    number: u64,
+    place: String,
+}
+
+/// Where a register was last seen that is not at home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// The place.
+    pub place: String,
+    /// Whether this process knows the place.
+    pub known: bool,
+    /// Why the last operation there failed; None if it succeeded.
+    pub trouble: Option<Unavailability>,
 }
 
 /// A register that is here.
@@ -96,9 +118,24 @@ impl MovableRegisters {
         if !elsewhere.keys().all(is_name) {
             return None;
         }
-        let mut places = elsewhere;
-        places.insert(HOME.to_owned(), home);
-        Some(MovableRegisters(Arc::new(Inner { env, places })))
+        let stores = elsewhere.into_iter();
+        let mut places: BTreeMap<String, Store> =
+            stores.map(|(name, registers)| (name, Store::elsewhere(env.clone(), registers))).collect();
+        places.insert(HOME.to_owned(), Store::home(env.clone(), home));
+        Some(MovableRegisters(Arc::new(Inner { env, places, seen: Mutex::default() })))
+    }
+
+    /// Returns a register of a place itself. It does not move. None if there is no such place.
+    pub fn at(&self, place: &str, name: &str) -> Option<Arc<dyn Register>> {
+        Some(self.0.places.get(place)?.register(name))
+    }
+
+    /// Returns where a register is, as far as this process has seen it without asking. None if it was not seen anywhere but at home.
+    pub fn whereabouts(&self, name: &str) -> Option<Whereabouts> {
+        let place =
+            lock(&self.0.seen).get(name).map(|turn| turn.place.clone()).filter(|place| place != HOME)?;
+        let store = self.0.places.get(&place);
+        Some(Whereabouts { known: store.is_some(), trouble: store.and_then(Store::trouble), place })
     }
 
     /// Moves a register to a place, [`HOME`] or another one. Does nothing if it is there already. Readers and writers notice nothing but a
@@ -115,11 +152,20 @@ impl MovableRegisters {
 
 impl Inner {
     fn at(&self, place: &str, name: &str) -> Result<Arc<dyn Register>, RegisterError> {
-        let registers = self.places.get(place).ok_or_else(|| {
+        let store = self.places.get(place).ok_or_else(|| {
             tracing::error!(name, place, "a register is at a place that this node does not know");
             RegisterError::NotWritten(Unavailability::StorageFailed)
         })?;
-        Ok(registers.register(name))
+        Ok(store.register(name))
+    }
+
+    /// Remembers in which turn a register is, and where. A turn has one place, and a higher one begins later.
+    fn saw(&self, name: &str, number: u64, place: &str) {
+        let mut seen = lock(&self.seen);
+        let known = seen.get(name).map_or(0, |turn| turn.number);
+        if number > known {
+            seen.insert(name.to_owned(), Turn { number, place: place.to_owned() });
+        }
     }
 
     fn fresh_nonce(&self) -> Nonce {
@@ -160,8 +206,14 @@ impl Inner {
                 // The caller remembers a place at which it never was.
                 None => place = HOME.to_owned(),
                 Some(moved) => match moved.to.clone() {
-                    None => return Ok(Found { place, seen, now: moved }),
-                    Some(to) => came = Some((std::mem::replace(&mut place, to), seen, moved)),
+                    None => {
+                        self.saw(name, moved.turn, &place);
+                        return Ok(Found { place, seen, now: moved });
+                    }
+                    Some(to) => {
+                        self.saw(name, moved.turn, &to);
+                        came = Some((std::mem::replace(&mut place, to), seen, moved));
+                    }
                 },
             }
         }
@@ -267,8 +319,8 @@ impl Inner {
     }
 
     async fn move_to(&self, name: &str, to: &str) -> Result<(), MoveError> {
-        let target =
-            self.places.get(to).ok_or_else(|| MoveError::UnknownPlace(to.to_owned()))?.register(name);
+        let unknown = || MoveError::UnknownPlace(to.to_owned());
+        let target = self.places.get(to).ok_or_else(unknown)?.register(name);
         for _ in 0..MAX_ATTEMPTS {
             let Found { place, seen, now } = self.find(name, HOME).await.map_err(not_moved)?;
             if place == to {
@@ -299,37 +351,22 @@ impl Inner {
         Err(MoveError::NotMoved(Unavailability::Busy))
     }
 
+    /// All names are at home. So are the marks of the registers that are there: when one leaves, its mark at home changes, and whoever
+    /// reads it afterwards sees where it is. Those that were seen elsewhere have no mark, so that nobody waits for another store here.
     async fn list(&self, prefix: &str) -> Result<Vec<Listed>, RegisterError> {
-        // All names are at home, which is the first place.
-        let mut listed: Vec<Listed> = Vec::new();
-        for (number, (place, registers)) in self.places.iter().enumerate() {
-            if place == HOME {
-                listed = registers.list(prefix).await?;
-                continue;
-            }
-            // Without this place, nobody knows what has changed.
-            let Ok(others) = registers.list(prefix).await else {
-                listed.iter_mut().for_each(|one| one.mark = None);
-                continue;
-            };
-            let others: BTreeMap<String, Option<u128>> =
-                others.into_iter().map(|other| (other.name, other.mark)).collect();
-            for one in &mut listed {
-                if let Some(other) = others.get(&one.name) {
-                    one.mark = one.mark.zip(*other).map(|(mark, other)| both(mark, other, number));
-                }
+        let mut listed = self.home().registers().list(prefix).await?;
+        let seen = lock(&self.seen);
+        for one in &mut listed {
+            if seen.get(&one.name).is_some_and(|turn| turn.place != HOME) {
+                one.mark = None;
             }
         }
         Ok(listed)
     }
-}
 
-/// Returns a mark that is another one if either of two marks is.
-fn both(mark: u128, other: u128, place: usize) -> u128 {
-    // An odd factor without a pattern, so that small numbers do not meet.
-    const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-    let other = other.wrapping_add(place as u128).wrapping_mul(FACTOR);
-    mark.rotate_left(1).wrapping_add(other ^ (other >> 61))
+    fn home(&self) -> &Store {
+        &self.places[HOME]
+    }
 }
 
 fn why(error: &RegisterError) -> Unavailability {
@@ -357,7 +394,7 @@ impl Registers for MovableRegisters {
     }
 
     fn sweep(&self) {
-        self.0.places.values().for_each(|place| place.sweep());
+        self.0.places.values().for_each(|place| place.registers().sweep());
     }
 }
 

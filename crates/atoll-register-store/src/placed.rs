@@ -1,6 +1,6 @@
 //! What is in the register of one place: the value that users see, and where the register continues.
 
-use atoll_contract::register::MAX_VALUE_BYTES;
+use atoll_contract::register::{MAX_MOVABLE_BYTES, MAX_VALUE_BYTES};
 use atoll_contract::{Nonce, Version, Versioned};
 use atoll_core::{Decode, Encode};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,10 +11,6 @@ const MARK: &[u8] = b"\0atoll-placed-1";
 const HEADER_BYTES: usize = MARK.len() + 4;
 /// The longest name of a place, in bytes.
 pub(crate) const MAX_PLACE_BYTES: usize = 256;
-/// More bytes than the mark, the checksum and all fields but the value ever have.
-const ROOM_BYTES: usize = 512;
-/// The longest value of a register that moves, in bytes.
-pub const MAX_MOVABLE_BYTES: usize = MAX_VALUE_BYTES - ROOM_BYTES;
 
 atoll_core::record! {
     /// See the module documentation.
@@ -89,6 +85,35 @@ impl Placed {
     }
 }
 
+/// What the register of one place says about a register that moves, for those who have only the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// What users saw there last.
+    pub value: Versioned,
+    /// Counts the moves.
+    pub turn: u64,
+    /// The place where it continues; None if it is here.
+    pub to: Option<String>,
+    /// Whether it has got there.
+    pub arrived: bool,
+}
+
+impl Left {
+    /// Reads the value of the register of a place. None if it was never written.
+    ///
+    /// # Errors
+    /// It is damaged; the error says how.
+    pub fn read(seen: &Versioned) -> Result<Option<Self>, String> {
+        let left = |placed: Placed| Left {
+            value: placed.versioned(),
+            turn: placed.turn,
+            to: placed.to,
+            arrived: placed.arrived,
+        };
+        Ok(Placed::read(seen)?.map(left))
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -116,6 +141,8 @@ mod tests {
         let placed = Placed::read(&plain).unwrap().unwrap();
         assert_eq!((placed.written(), placed.versioned()), (plain.value.clone(), plain));
         assert_eq!(Placed::read(&Versioned::default()), Ok(None));
+        let left = Left::read(&seen(2, moved().written())).unwrap().unwrap();
+        assert_eq!((left.value, left.turn, left.to), (moved().versioned(), 3, moved().to));
     }
 
     #[test]

@@ -331,6 +331,9 @@ pub struct Chain {
     /// The positions whose entries are not those that were appended. A trim drops those that it passes.
     #[prost(uint64, repeated, tag = "9")]
     pub changed: ::prost::alloc::vec::Vec<u64>,
+    /// The name of the registers outside of the cluster that hold the chain; empty if the cluster holds it itself.
+    #[prost(string, tag = "10")]
+    pub registers: ::prost::alloc::string::String,
 }
 /// What was done to one entry, by whom, and why.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -401,6 +404,14 @@ pub struct ExtendRequest {
 pub struct TruncateRequest {
     #[prost(string, tag = "1")]
     pub log: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MoveChainRequest {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+    /// A name of `\[[registers]\]` in the configuration of all nodes, or `home`: the registers of the cluster itself.
+    #[prost(string, tag = "2")]
+    pub to: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModifyRequest {
@@ -491,6 +502,9 @@ pub struct LogInfo {
     /// What the node that answers last did, or could not do, because its shards are full, and the reason; empty if nothing.
     #[prost(string, tag = "14")]
     pub last_action: ::prost::alloc::string::String,
+    /// The name of the registers outside of the cluster that hold the chain; empty if the cluster holds it itself.
+    #[prost(string, tag = "15")]
+    pub registers: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
@@ -1734,6 +1748,28 @@ pub mod chain_service_client {
                 .insert(GrpcMethod::new("atoll.v1.ChainService", "Modify"));
             self.inner.unary(req, path, codec).await
         }
+        /// Moves the register that holds the chain to another store, while the log is used. Idempotent.
+        pub async fn move_chain(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MoveChainRequest>,
+        ) -> std::result::Result<tonic::Response<super::Chain>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.ChainService/MoveChain",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.ChainService", "MoveChain"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Excises or replaces one entry of the database's log, usually one at which every replica has stopped. Nothing is changed unless
         /// every replica of the cluster has answered that it has not applied the entry.
         pub async fn operate(
@@ -1792,6 +1828,11 @@ pub mod chain_service_server {
         async fn modify(
             &self,
             request: tonic::Request<super::ModifyRequest>,
+        ) -> std::result::Result<tonic::Response<super::Chain>, tonic::Status>;
+        /// Moves the register that holds the chain to another store, while the log is used. Idempotent.
+        async fn move_chain(
+            &self,
+            request: tonic::Request<super::MoveChainRequest>,
         ) -> std::result::Result<tonic::Response<super::Chain>, tonic::Status>;
         /// Excises or replaces one entry of the database's log, usually one at which every replica has stopped. Nothing is changed unless
         /// every replica of the cluster has answered that it has not applied the entry.
@@ -2042,6 +2083,51 @@ pub mod chain_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModifySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.ChainService/MoveChain" => {
+                    #[allow(non_camel_case_types)]
+                    struct MoveChainSvc<T: ChainService>(pub Arc<T>);
+                    impl<
+                        T: ChainService,
+                    > tonic::server::UnaryService<super::MoveChainRequest>
+                    for MoveChainSvc<T> {
+                        type Response = super::Chain;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MoveChainRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ChainService>::move_chain(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MoveChainSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

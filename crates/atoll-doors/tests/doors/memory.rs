@@ -187,6 +187,10 @@ impl LogBackend for View {
     fn modify(&self, loglet: LogletId, _spec: LogletSpec) -> Pending<proto::Chain> {
         ready(Err(Refusal::no(Reason::Refused, format!("no segment has loglet {loglet}"), "")))
     }
+
+    fn move_chain(&self, to: String) -> Pending<proto::Chain> {
+        ready(Err(Refusal::no(Reason::Refused, format!("there are no registers {to:?}"), "")))
+    }
 }
 
 /// Logs by name, shared by the nodes of a test.

@@ -1,8 +1,9 @@
 //! The chain: positions map one to one to offsets in Loglets (vlog-V12), and inconsistent chains are rejected.
 
+use atoll_contract::register::MAX_VALUE_BYTES;
 use atoll_contract::{LogPos, LogletId, Nonce, Offset, SealedConfig};
 use atoll_core::NodeId;
-use atoll_log::chain::{AUDIT_NONCES, MAX_CHAIN_BYTES, MAX_CONFIG_BYTES, MAX_SEGMENTS};
+use atoll_log::chain::{AUDIT_NONCES, MAX_CONFIG_BYTES, MAX_SEGMENTS};
 use atoll_log::surgery::{Hold, Patch, Record, SurgeryFault, hash_of};
 use atoll_log::{Chain, ChainError, Segment};
 use bytes::Bytes;
@@ -152,7 +153,7 @@ fn every_truncation_of_the_byte_form_is_refused() {
     let mut other_format = bytes.to_vec();
     other_format[0] = 4;
     assert_eq!(Chain::parse(other_format.into()), Err(ChainError::Format(4)));
-    assert!(matches!(Chain::parse(vec![1; MAX_CHAIN_BYTES + 1].into()), Err(ChainError::TooLong(_))));
+    assert!(matches!(Chain::parse(vec![1; MAX_VALUE_BYTES + 1].into()), Err(ChainError::TooLong(_))));
 }
 
 fn changed(f: impl FnOnce(&mut Vec<Segment>, &mut LogPos)) -> Result<Chain, ChainError> {

@@ -8,3 +8,5 @@ pub const DETECTOR: RoleKind = RoleKind(6);
 pub const GOSSIP: RoleKind = RoleKind(7);
 /// Keeps the active feature level (`levels.rs`).
 pub const LEVELS: RoleKind = RoleKind(9);
+/// Looks at a place of registers for another node (`places/role.rs`).
+pub const PLACES: RoleKind = RoleKind(10);

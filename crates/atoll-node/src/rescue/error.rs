@@ -92,6 +92,14 @@ pub enum RescueError {
         /// What is wrong.
         error: ChainError,
     },
+    /// Where the chain of a log is cannot be read.
+    #[error("the register of log `{log}`: {why}")]
+    Moved {
+        /// The log.
+        log: String,
+        /// What is wrong.
+        why: String,
+    },
     /// No chain of any log is left.
     #[error("none of these data directories knows a log; a node with the role `meta` is needed")]
     NoLogs,

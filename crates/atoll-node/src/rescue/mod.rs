@@ -7,6 +7,7 @@
 //! | `folder.rs` | the folder in which the new directory grows, and the copies of the old ones |
 //! | `survivor.rs` | what one old directory holds: its registers, its entries, its replica |
 //! | `scan.rs` | which positions of a log are left in all of them together |
+//! | `elsewhere.rs` | chains that were in registers outside of the cluster |
 //! | `missed.rs` | entries that are left and have no known position |
 //! | `plan.rs` | from which position to which a log can be kept |
 //! | `rebuild.rs` | writes what is kept into the new directory |
@@ -20,6 +21,7 @@
 //! clusters refuse each other. The new node remembers the name of the old cluster ([`atoll_storage::RescueNote`]), and a lost node that
 //! dials it is told to stop.
 
+mod elsewhere;
 mod error;
 mod folder;
 mod missed;
@@ -82,7 +84,7 @@ impl Rescue {
             survivors.push(Survivor::open(old, copy).await?);
         }
         let keeps_state = config.database != DatabaseState::InMemory;
-        let plan = make_plan(&survivors, keeps_state, cut_at_holes).await?;
+        let plan = make_plan(&survivors, &config.places, keeps_state, cut_at_holes).await?;
         Ok(Rescue { work, config, survivors, plan })
     }
 
@@ -141,9 +143,11 @@ fn pages_of(registers: &BTreeMap<String, Versioned>, log: &str) -> BTreeMap<Page
     named.filter_map(|(name, v)| Some((PageId::parse(&name[prefix.len()..])?, v.value.clone()))).collect()
 }
 
-/// `keeps_state`: the new node keeps the state of the database on its disk, so that its log need not have all entries.
+/// `places`: the URLs of registers outside of the cluster, by name. `keeps_state`: the new node keeps the state of the database on its
+/// disk, so that its log need not have all entries.
 async fn make_plan(
     survivors: &[Survivor],
+    places: &BTreeMap<String, String>,
     keeps_state: bool,
     cut_at_holes: bool,
 ) -> Result<Plan, RescueError> {
@@ -163,12 +167,14 @@ async fn make_plan(
             }
             continue;
         };
+        let (found, note) = elsewhere::newest(survivors, places, log, found).await?;
         let broken = |error| RescueError::Chain { log: log.to_owned(), error };
         let chain = Chain::parse(found.value.clone()).map_err(broken)?;
         let segments = atoll_log::rescue::segments_of(&chain, &pages_of(&registers, log)).map_err(broken)?;
         let state = (log == database::LOG).then(|| standing.map_or(LogPos::ZERO, |s| s.next));
         let scanned = scan::scan(survivors, &held, log, &segments, chain.trim()).await?;
         let mut one = plan::plan_log(log, found.version, chain, segments, scanned, state, cut_at_holes)?;
+        one.notes.extend(note);
         one.notes.extend(held.behind(survivors, log, &one.chain).await?);
         one.time_ms = standing.filter(|_| log == database::LOG).map(|s| s.time_ms).filter(|ms| *ms > 0);
         plan.logs.push(one);

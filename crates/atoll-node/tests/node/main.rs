@@ -12,5 +12,6 @@ mod keyspaces;
 mod leaving;
 mod moving;
 mod own_log;
+mod places;
 mod plug_in;
 mod rescue;

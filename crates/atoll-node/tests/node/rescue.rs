@@ -98,3 +98,32 @@ async fn a_node_that_runs_keeps_its_directory() {
     assert!(matches!(rescue(&old, &new, "rescued").await, Err(RescueError::NoLogs)), "it had none");
     assert!(!new.exists());
 }
+
+#[tokio::test]
+async fn a_chain_that_was_elsewhere_is_kept_as_it_was_when_it_left() {
+    let root = tempfile::tempdir().unwrap();
+    let (old, new) = (place(root.path(), "old"), place(root.path(), "new"));
+    append_and_read(old.to_str().unwrap(), "hello").await.unwrap();
+    let places = || [("m".to_owned(), "memory:///chains".to_owned())].into();
+    let node = atoll_node::start(NodeConfig { places: places(), ..config(&old, "atoll") }).unwrap();
+    node.joined().await.unwrap();
+    let (elsewhere, env) = (node.parts().places.clone(), node.parts().env.clone());
+    env.launch("move", async move { elsewhere.move_chain(LOG, "m").await }).await.unwrap().unwrap();
+    node.shutdown().await;
+    // A store in memory is lost with its node. It was not asked at first, and then it had lost the chain.
+    for (places, why) in
+        [(Default::default(), "no [[registers]] with this name"), (places(), "they have lost it")]
+    {
+        let config = NodeConfig { places, ..config(&new, "rescued") };
+        let planned = Rescue::prepare(config, std::slice::from_ref(&old), false).await.unwrap();
+        let log = &planned.plan().logs[0];
+        assert_eq!((log.name.as_str(), log.end.0), (LOG, 1));
+        assert!(
+            log.notes.iter().any(|note| note.contains("registers \"m\"") && note.contains(why)),
+            "{log:?}"
+        );
+        planned.discard().await.unwrap();
+    }
+    rescue(&old, &new, "rescued").await.unwrap().rebuild(Vec::new(), "ann", "a test").await.unwrap();
+    assert_eq!(append(&new, "rescued", "afterwards").await.len(), 2);
+}

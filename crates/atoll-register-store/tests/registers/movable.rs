@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_contract::conformance::Driver;
-use atoll_contract::register::{MAX_VALUE_BYTES, Unavailability};
+use atoll_contract::register::{MAX_MOVABLE_BYTES, MAX_VALUE_BYTES, Unavailability};
 use atoll_contract::{Nonce, RegisterError, Registers, Version, Versioned, Written};
 use atoll_core::NodeId;
-use atoll_register_store::{HOME, MAX_MOVABLE_BYTES, MovableRegisters, MoveError};
+use atoll_register_store::{HOME, MovableRegisters, MoveError, Whereabouts};
 use bytes::Bytes;
 
 use crate::cells::Memory;
@@ -54,9 +54,16 @@ impl Stores {
         self.driver.block_on(NODE, async move { all.place_of("log").await })
     }
 
-    fn mark(&mut self) -> u128 {
+    /// Returns the mark of the first register.
+    fn mark(&mut self) -> Option<u128> {
         let all = self.all.clone();
-        self.driver.block_on(NODE, async move { all.list("").await }).unwrap().remove(0).mark.unwrap()
+        self.driver.block_on(NODE, async move { all.list("").await }).unwrap().remove(0).mark
+    }
+
+    /// Waits until it is known that a store answers again.
+    fn settle(&mut self) {
+        let env = self.driver.env(NODE);
+        self.driver.block_on(NODE, async move { env.sleep(Duration::from_secs(2)).await });
     }
 }
 
@@ -106,6 +113,7 @@ fn a_move_that_cannot_be_changes_nothing() {
     assert_eq!(stores.move_to("a"), Err(MoveError::NotMoved(Unavailability::NoQuorum)));
     assert_eq!(stores.write(1, b"chain"), yes(2), "it is where it was");
     stores.a.set_down(false);
+    stores.settle();
     let register = stores.all.register("log");
     let long = Bytes::from(vec![0; MAX_VALUE_BYTES]);
     let written =
@@ -131,12 +139,50 @@ fn a_store_that_is_down_holds_only_its_own_registers_up() {
         kept.write_if(Version(0), Bytes::from_static(b"chain"), Nonce(1)).await
     });
     assert_eq!(written, yes(1));
-    // Nobody knows what has changed there.
     let all = stores.all.clone();
     let listed = stores.driver.block_on(NODE, async move { all.list("").await }).unwrap();
-    assert!(listed.len() == 2 && listed.iter().all(|one| one.mark.is_none()));
+    let marked: Vec<_> = listed.iter().map(|one| (one.name.as_str(), one.mark.is_some())).collect();
+    assert_eq!(marked, [("kept", true), ("log", false)], "nobody knows what has changed there");
     stores.a.set_down(false);
+    stores.settle();
     assert_eq!(stores.write(1, b"chain"), yes(2));
+}
+
+#[test]
+fn nobody_waits_for_a_store_that_is_known_not_to_answer() {
+    let mut stores = Stores::new();
+    assert_eq!((stores.write(0, b"chain"), stores.move_to("a")), (yes(1), Ok(())));
+    let env = stores.driver.env(NODE);
+    let at = |trouble| Some(Whereabouts { place: "a".to_owned(), known: true, trouble });
+    assert_eq!((stores.all.whereabouts("log"), stores.all.whereabouts("kept")), (at(None), None));
+    stores.a.set_down(true);
+    let silent = Err(RegisterError::NotWritten(Unavailability::NoQuorum));
+    let began = env.now();
+    assert_eq!(stores.read(), silent);
+    let first = env.now().since(began);
+    let began = env.now();
+    for _ in 0..10 {
+        assert_eq!(stores.read(), silent);
+    }
+    assert!(env.now().since(began) < first, "ten took longer than the first one: {first:?}");
+    assert_eq!(stores.all.whereabouts("log"), at(Some(Unavailability::NoQuorum)));
+    stores.a.set_down(false);
+    stores.settle();
+    assert!(stores.read().is_ok());
+    assert_eq!(stores.all.whereabouts("log"), at(None));
+    assert_eq!((stores.move_to(HOME), stores.all.whereabouts("log")), (Ok(()), None));
+}
+
+#[test]
+fn a_register_at_an_unknown_place_is_told_by_its_name() {
+    let mut stores = Stores::new();
+    assert_eq!((stores.write(0, b"chain"), stores.move_to("a")), (yes(1), Ok(())));
+    let env = stores.driver.env(NODE);
+    let at_home: Arc<dyn Registers> = Arc::new(stores.home.of(&env));
+    stores.all = MovableRegisters::new(env, at_home, [].into()).unwrap();
+    assert_eq!(stores.read(), Err(RegisterError::NotWritten(Unavailability::StorageFailed)));
+    let at = Whereabouts { place: "a".to_owned(), known: false, trouble: None };
+    assert_eq!(stores.all.whereabouts("log"), Some(at));
 }
 
 #[test]
@@ -182,20 +228,21 @@ fn whoever_comes_next_completes_a_move() {
 }
 
 #[test]
-fn the_mark_of_a_register_changes_wherever_it_is() {
+fn the_mark_of_a_register_at_home_changes_with_each_write_and_move() {
     let mut stores = Stores::new();
     assert_eq!(stores.write(0, b"chain"), yes(1));
     let mut marks = vec![stores.mark()];
-    for (at, to) in [(1, "a"), (2, HOME), (3, "a")] {
+    for (at, to) in [(1, "a"), (2, HOME), (3, "a"), (4, HOME)] {
         assert_eq!(stores.move_to(to), Ok(()));
         let moved = stores.mark();
         assert_eq!(stores.read().map(|read| read.version), Ok(Version(at)));
         assert_eq!(stores.mark(), moved, "a read changes nothing");
         assert_eq!(stores.write(at, b"chain"), yes(at + 1));
-        marks.push(stores.mark());
+        assert_eq!(stores.mark().is_none(), to != HOME, "elsewhere, a write would not change the mark");
+        marks.extend([moved, stores.mark()].into_iter().filter(Option::is_some));
     }
     let mut different = marks.clone();
     different.sort_unstable();
     different.dedup();
-    assert_eq!(different.len(), marks.len(), "{marks:?}");
+    assert_eq!((different.len(), marks.len()), (5, 5), "{marks:?}");
 }

@@ -7,6 +7,7 @@
 //! | vlog-VL6 | every stop is above what its Loglet has acknowledged and will acknowledge |
 //! | vlog-VL9 | no change moves positions: segments keep start and stop, and leave the chain only when trimmed or empty |
 //! | vlog-V24 | a deletion seals the active Loglet, and the next segment starts where that one ended |
+//! | one chain | a chain that moves to another store is there as it was when it left, and nobody writes where it was |
 //! | pages | when a chain names an index page, the page is chosen and holds what the chain says |
 //!
 //! The oracle checks a chain together with the segments in its index pages. Moving a segment to a page is therefore not a change.
@@ -14,12 +15,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_contract::testing::Chosen;
-use atoll_contract::{LogPos, LogletId};
+use atoll_contract::{LogPos, LogletId, Nonce, Version, Versioned};
 use atoll_core::NodeId;
 use atoll_log::chain::{Chain, Segment};
 use atoll_log::page::{Page, PageRef};
 use atoll_log::virtual_log::{CHAIN_PREFIX, PAGE_PREFIX};
 use atoll_protocols::duties;
+use atoll_register_store::Left;
 use bytes::Bytes;
 
 use crate::oracle::plugins::Plugins;
@@ -60,6 +62,7 @@ impl Whole {
 #[derive(Debug, Default)]
 struct History {
     version: u64,
+    value: Bytes,
     chain: Option<Whole>,
     /// All Loglets that were ever in the chain.
     ids: BTreeSet<LogletId>,
@@ -138,7 +141,12 @@ impl ChainOracle {
             return;
         }
         let Some(name) = chosen.name.strip_prefix(CHAIN_PREFIX) else { return };
-        let chain = match Chain::parse(chosen.value.clone()) {
+        let (version, value) = match self.current(name, chosen) {
+            Ok(Some(current)) => current,
+            Ok(None) => return,
+            Err(why) => return verdict.fail(why),
+        };
+        let chain = match Chain::parse(value.clone()) {
             Ok(chain) => chain,
             Err(e) => return verdict.fail(format!("vlog-VL2 unreadable chain: {name}: {e}")),
         };
@@ -154,8 +162,8 @@ impl ChainOracle {
             plugins.chained(&s.kind, s.loglet, &s.config);
         }
         let before = history.chain.replace(chain.clone());
-        let skipped = chosen.version > history.version + 1;
-        history.version = chosen.version;
+        let skipped = version > history.version + 1;
+        (history.version, history.value) = (version, value);
         history.changes += 1;
         if history.active.last() != Some(&active) {
             history.active.push(active);
@@ -167,6 +175,29 @@ impl ChainOracle {
         }
         if let Some(before) = before {
             step(name, &before, &chain, &before_ids, plugins, verdict);
+        }
+    }
+
+    /// Returns the version and the value that users see of a register, unless they have seen it already. The error says that it is another
+    /// one than it may be, after a move of the register.
+    fn current(&self, name: &str, chosen: &Chosen) -> Result<Option<(u64, Bytes)>, String> {
+        let seen =
+            Versioned { version: Version(chosen.version), value: chosen.value.clone(), nonce: Nonce(0) };
+        let left = Left::read(&seen).map_err(|why| format!("vlog-VL2 unreadable chain: {name}: {why}"))?;
+        let Some(Left { value: Versioned { version, value, .. }, turn, to, arrived }) = left else {
+            return Ok(None);
+        };
+        let newest = self.logs.get(name).filter(|_| turn > 0);
+        let newest = newest.map(|history| (history.version, &history.value));
+        match (newest, to) {
+            (Some(newest), None) if version.0 > newest.0 => Ok(Some((version.0, value))),
+            // The state with which a turn begins or ends.
+            (Some(newest), None) if newest == (version.0, &value) => Ok(None),
+            (Some(newest), Some(_)) if arrived || newest == (version.0, &value) => Ok(None),
+            (Some((newest, _)), to) => Err(format!(
+                "vlog-VL2 two chains: {name}: version {version} of turn {turn} is written after version {newest}, to go on at {to:?}"
+            )),
+            (None, _) => Ok(Some((version.0, value))),
         }
     }
 

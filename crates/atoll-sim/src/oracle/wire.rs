@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::testing::Chosen;
 use atoll_contract::{LogPos, OpId};
 use atoll_core::{Lsn, Record, StorageId};
 use atoll_log::virtual_log::Segment;
@@ -31,6 +32,11 @@ impl Inner {
         for chosen in self.plugins.take_chosen() {
             self.chain.chosen(&chosen, &mut self.plugins, verdict);
         }
+    }
+
+    /// A register was written in a store outside of the cluster.
+    pub fn chosen(&mut self, chosen: &Chosen, verdict: &mut Violations) {
+        self.chain.chosen(chosen, &mut self.plugins, verdict);
     }
 
     /// A client was told that its append to a log is at this position.

@@ -1,6 +1,7 @@
 //! Scenarios: a cluster, a load, faults, and the conditions at the end. A run is one scenario with one seed.
 
 mod cells;
+mod chains;
 mod clocks;
 mod corfu;
 pub mod database;
@@ -115,6 +116,7 @@ pub fn all() -> Vec<Scenario> {
         full_shards::SCENARIO,
         outside::OBJECT,
         outside::LOG_SERVICE,
+        chains::SCENARIO,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,
         keyspace_moves::SCENARIO,

@@ -4,6 +4,7 @@ pub mod again;
 pub mod crowd;
 pub mod database;
 pub mod delete;
+pub mod elsewhere;
 pub mod keyspace;
 pub mod late;
 pub mod leases;

@@ -28,6 +28,8 @@ enum ChainVerb {
     Truncate,
     /// Rebuild a sealed segment on other servers; its contents and positions stay the same
     Modify(ModifyArgs),
+    /// Move the chain itself to registers outside of the cluster, or back, while the log is used
+    Move(MoveArgs),
     /// Take one entry out of the database's log, at which its replicas have stopped; they then continue behind it
     Excise(ExciseArgs),
     /// Put other bytes in place of one entry of the database's log, at which its replicas have stopped; they then continue with it
@@ -41,9 +43,11 @@ impl ChainVerb {
     fn default_log(&self) -> &'static str {
         match self {
             ChainVerb::Excise(_) | ChainVerb::Replace(_) | ChainVerb::Audit => surgery::DATABASE_LOG,
-            ChainVerb::Show(_) | ChainVerb::Extend(_) | ChainVerb::Truncate | ChainVerb::Modify(_) => {
-                DEFAULT_LOG
-            }
+            ChainVerb::Show(_)
+            | ChainVerb::Extend(_)
+            | ChainVerb::Truncate
+            | ChainVerb::Modify(_)
+            | ChainVerb::Move(_) => DEFAULT_LOG,
         }
     }
 }
@@ -65,6 +69,13 @@ struct ModifyArgs {
     id: Option<String>,
     #[command(flatten)]
     spec: SpecArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct MoveArgs {
+    /// A name of `[[registers]]` in the configuration of all nodes, or home: the registers of the cluster itself
+    #[arg(long, value_name = "NAME")]
+    to: String,
 }
 
 /// Runs `atoll chain`.
@@ -94,6 +105,7 @@ pub async fn run(args: &ChainArgs) -> Result<(), CliError> {
             };
             client.modify(name, &id, LogletSpec::from(&modify.spec)).await?
         }
+        ChainVerb::Move(to) => client.move_chain(name, &to.to).await?,
     };
     match args.verb {
         ChainVerb::Show(_) => args.common.print(&to_json(&chain), || to_text(&chain)),
@@ -118,6 +130,11 @@ pub fn duty(duty: &Duty) -> Value {
     json!({"part": duty.part, "role": duty.role, "node": duty.node, "binding": duty.binding, "identity": duty.identity})
 }
 
+/// Returns what the registers are called that hold a chain.
+pub fn place(registers: &str) -> &str {
+    if registers.is_empty() { "home" } else { registers }
+}
+
 fn to_json(chain: &Chain) -> Value {
     let segment = |s: &Segment| {
         let config: serde_json::Map<String, Value> =
@@ -126,7 +143,7 @@ fn to_json(chain: &Chain) -> Value {
     };
     json!({
         "log": chain.log, "version": chain.version, "trim": chain.trim,
-        "segment_count": chain.segment_count, "next": chain.next,
+        "segment_count": chain.segment_count, "next": chain.next, "registers": place(&chain.registers),
         "segments": chain.segments.iter().map(segment).collect::<Vec<_>>(),
         "surgery": surgery::to_json(chain),
     })
@@ -149,6 +166,9 @@ fn to_text(chain: &Chain) -> String {
     let shown = chain.segments.len() as u64;
     let mut head =
         format!("log {}, chain version {}, trimmed below {}", chain.log, chain.version, chain.trim);
+    if !chain.registers.is_empty() {
+        head.push_str(&format!(", in the registers {}", chain.registers));
+    }
     if chain.segment_count > shown {
         let hint = match chain.next {
             Some(next) => format!("--from {next} shows those that follow"),
@@ -171,6 +191,9 @@ mod tests {
         assert!(matches!(loglet_of(&chain, Some(1)).as_deref(), Ok("bb")));
         let error = loglet_of(&chain, Some(2)).map_err(|e| e.to_string());
         assert_eq!(error, Err("log main has segments 0 to 1; see `atoll chain show`".to_owned()));
-        assert!(to_text(&chain).contains("SEGMENT"));
+        assert!(to_text(&chain).contains("SEGMENT") && !to_text(&chain).contains("registers"));
+        let elsewhere = Chain { registers: "etcd".into(), ..chain.clone() };
+        assert!(to_text(&elsewhere).contains(", in the registers etcd"));
+        assert_eq!([&to_json(&chain)["registers"], &to_json(&elsewhere)["registers"]], ["home", "etcd"]);
     }
 }

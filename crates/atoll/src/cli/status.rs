@@ -23,7 +23,7 @@ fn to_json(status: &StatusReply) -> Value {
     let log = |l: &LogInfo| {
         json!({
             "name": l.name, "tail": l.tail, "trim": l.trim, "chain_version": l.chain_version,
-            "segments": l.segments, "chain_bytes": l.chain_bytes, "chain_bytes_max": l.chain_bytes_max, "kind": l.loglet_kind, "sequencer": l.sequencer,
+            "segments": l.segments, "chain_bytes": l.chain_bytes, "chain_bytes_max": l.chain_bytes_max, "registers": chain::place(&l.registers), "kind": l.loglet_kind, "sequencer": l.sequencer,
             "servers": l.servers.iter().map(server).collect::<Vec<_>>(),
             "healthy": l.healthy, "reason": l.reason, "last_action": l.last_action, "duties": l.duties.iter().map(chain::duty).collect::<Vec<_>>(),
         })
@@ -47,7 +47,7 @@ fn to_text(status: &StatusReply) -> String {
             grouped(l.tail),
             grouped(l.trim),
             l.segments.to_string(),
-            format!("{}%", (l.chain_bytes * 100).div_ceil(l.chain_bytes_max.max(1))),
+            chain_of(l),
             l.loglet_kind.clone(),
             l.sequencer.map_or("-".to_owned(), |n| n.to_string()),
             servers(l, &status.nodes),
@@ -63,6 +63,13 @@ fn to_text(status: &StatusReply) -> String {
         text.push_str(&format!("\n{}: {}\n", l.name, l.last_action));
     }
     text
+}
+
+/// Returns how full the chain is, and where it is unless it is at home.
+fn chain_of(log: &LogInfo) -> String {
+    let full = (log.chain_bytes * 100).div_ceil(log.chain_bytes_max.max(1));
+    let elsewhere = if log.registers.is_empty() { String::new() } else { format!(" in {}", log.registers) };
+    format!("{full}%{elsewhere}")
 }
 
 /// Returns each server, with the number of entries that it lacks below the tail.
@@ -93,6 +100,9 @@ mod tests {
         };
         let down = NodeInfo { id: 3, state: "down".into(), ..NodeInfo::default() };
         assert_eq!(servers(&log, &[down]), "1 ok, 2 lacks 1,200, 3 down");
+        let elsewhere =
+            LogInfo { chain_bytes: 7, chain_bytes_max: 700, registers: "etcd".into(), ..log.clone() };
+        assert_eq!([chain_of(&log), chain_of(&elsewhere)], ["0%", "1% in etcd"]);
         assert_eq!(servers(&log, &[]), "1 ok, 2 lacks 1,200, 3 silent");
         let status = StatusReply { logs: vec![log], ..StatusReply::default() };
         assert!(to_text(&status).starts_with("NOT HEALTHY"));

@@ -116,6 +116,8 @@ pub struct Config {
     pub idle_logs: u64,
     /// Number of records with which a shard is full; 0: none is.
     pub full_shard_records: u64,
+    /// The stores outside of the cluster where chains can be, as URLs by name.
+    pub registers: BTreeMap<String, String>,
     /// Number of threads of the doors; 0: they run on the thread of the node.
     pub door_threads: u64,
     /// Whether the operator allows other machines to connect without TLS.
@@ -216,6 +218,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     let idle_logs = tables.get("logs").read(source, "idle", within(1, 1_000_000));
     let full_shard_records =
         tables.get("logs").read(source, "full_shard_records", within(0, 1_000_000_000_000));
+    let registers = super::places::read(source, tables);
     let door_threads = tables.get("doors").read(source, "threads", within(0, 256));
     let timings = read_timings(source, &tables.get("timings"));
     let state_in_memory = match over.state_in_memory {
@@ -279,6 +282,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         most_logs: most_logs?,
         idle_logs: idle_logs?,
         full_shard_records: full_shard_records?,
+        registers: registers?,
         door_threads: door_threads?,
         plaintext_beyond_loopback: plaintext?,
         peers,
@@ -401,7 +405,7 @@ fn read_tls(source: &mut Source<'_>, file: &Path, table: &Table<'_>) -> Option<T
 fn read_peers(source: &mut Source<'_>, tables: &Tables<'_>) -> Option<BTreeMap<u32, Peer>> {
     let mut out = BTreeMap::new();
     let mut complete = true;
-    for table in &tables.peers {
+    for table in tables.all("peer") {
         let id = table.need(source, "id", node_id);
         let address = table.need(source, "address", address);
         let grpc = table.read(source, "grpc", self::address);
@@ -435,7 +439,7 @@ fn check_membership(
 ) {
     let at = |id: u32| {
         let of = |t: &&Table<'_>| t.read(&mut Source::new(""), "id", node_id) == Some(id);
-        tables.peers.iter().find(of).and_then(|t| t.place("id"))
+        tables.all("peer").find(of).and_then(|t| t.place("id"))
     };
     if let Some(me) = peers.get(&id).filter(|me| me.roles != roles) {
         source.fault(

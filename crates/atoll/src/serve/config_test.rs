@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::config::{Config, Overrules, Roles};
-use super::settings::{SECTIONS, SETTINGS, print};
+use super::settings::{LISTS, SECTIONS, SETTINGS, print};
 
 fn over() -> Overrules {
     Overrules { data: Some("d".into()), ..Overrules::default() }
@@ -49,7 +49,9 @@ fn every_setting_refuses_a_wrong_value_with_its_name_line_and_what_is_allowed() 
             wrongs.extend(["1", "\"true\""]);
         }
         for wrong in wrongs {
-            let head = if setting.section == "peer" { "[[peer]]" } else { &format!("[{}]", setting.section) };
+            let section = setting.section;
+            let head =
+                if LISTS.contains(&section) { format!("[[{section}]]") } else { format!("[{section}]") };
             let text = format!("# a comment\n\n{head}\n{} = {wrong}\n", setting.key);
             // `--data` overrides the setting of the file, which must not hide the fault here.
             let none = Overrules::default();

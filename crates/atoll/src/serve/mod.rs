@@ -12,6 +12,7 @@
 pub mod config;
 #[cfg(test)]
 mod config_test;
+mod places;
 mod properties;
 pub mod reader;
 mod run;

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::settings::{SECTIONS, SETTINGS, of_section};
+use super::settings::{LISTS, SECTIONS, SETTINGS, of_section};
 
 /// Longest part of a value that a fault quotes, in characters.
 const MAX_SHOWN: usize = 80;
-/// Settings of the table `[zookeeper]` whose values are secrets. No fault quotes them.
-const SECRETS: [&str; 2] = ["sasl_users", "super_digest"];
+/// Settings whose values are secrets, or may contain one by mistake. No fault quotes them.
+const SECRETS: [&str; 3] = ["sasl_users", "super_digest", "url"];
 /// Maximum number of faults that are listed.
 const MAX_FAULTS: usize = 50;
 
@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
                 return None;
             }
         };
-        let mut out = Tables { single: Vec::new(), peers: Vec::new() };
+        let mut out = Tables { single: Vec::new(), lists: Vec::new() };
         for (key, value) in root {
             let (name, at) = (key.get_ref().to_string(), key.span().start);
             if !SECTIONS.iter().any(|(s, _)| *s == name) {
@@ -114,19 +114,23 @@ impl<'a> Source<'a> {
                 continue;
             }
             match (name.as_str(), value.into_inner()) {
-                ("peer", DeValue::Array(list)) => {
-                    for element in list {
+                (list, DeValue::Array(elements)) if LISTS.contains(&list) => {
+                    for element in elements {
                         let span = element.span();
                         match element.into_inner() {
-                            DeValue::Table(table) => out.peers.extend(self.table("peer", span, table)),
-                            _ => self.fault(
-                                Some(span.start),
-                                "`peer` is a table each: write `[[peer]]` above its settings".into(),
-                            ),
+                            DeValue::Table(table) => out.lists.extend(self.table(list, span, table)),
+                            _ => {
+                                let what = format!(
+                                    "`{list}` is a table each: write `[[{list}]]` above its settings"
+                                );
+                                self.fault(Some(span.start), what);
+                            }
                         }
                     }
                 }
-                ("peer", _) => self.fault(Some(at), "`peer` is a list of tables: write `[[peer]]`".into()),
+                (list, _) if LISTS.contains(&list) => {
+                    self.fault(Some(at), format!("`{list}` is a list of tables: write `[[{list}]]`"));
+                }
                 (_, DeValue::Table(table)) => out.single.extend(self.table(&name, at..at, table)),
                 (_, _) => self.fault(Some(at), format!("`{name}` is a table: write `[{name}]`")),
             }
@@ -161,8 +165,8 @@ impl<'a> Source<'a> {
 #[derive(Debug)]
 pub struct Tables<'a> {
     single: Vec<Table<'a>>,
-    /// The `[[peer]]` tables, in order.
-    pub peers: Vec<Table<'a>>,
+    /// The tables of [`LISTS`], in order.
+    lists: Vec<Table<'a>>,
 }
 
 impl<'a> Tables<'a> {
@@ -170,6 +174,11 @@ impl<'a> Tables<'a> {
     pub fn get(&self, section: &'static str) -> Table<'a> {
         let found = self.single.iter().find(|t| t.section == section).cloned();
         found.unwrap_or(Table { section, at: 0, values: Vec::new() })
+    }
+
+    /// Returns the tables with this name, one of [`LISTS`], in order.
+    pub fn all(&self, list: &'static str) -> impl Iterator<Item = &Table<'a>> {
+        self.lists.iter().filter(move |table| table.section == list)
     }
 }
 

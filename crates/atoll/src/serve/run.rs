@@ -112,6 +112,7 @@ pub(crate) fn node_config(config: Config) -> NodeConfig {
         most_logs: usize::try_from(config.most_logs).unwrap_or(usize::MAX),
         idle_logs: usize::try_from(config.idle_logs).unwrap_or(usize::MAX),
         full_shard_records: config.full_shard_records,
+        places: config.registers,
         door_threads: usize::try_from(config.door_threads).unwrap_or(0),
         syncs_off: config.syncs_off,
     };

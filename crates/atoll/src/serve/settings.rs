@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// One setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The table of the file that contains it; `peer` may occur many times.
+    /// The table of the file that contains it; those in [`LISTS`] may occur many times.
     pub section: &'static str,
     /// Its name in that table.
     pub key: &'static str,
@@ -47,8 +47,8 @@ const fn without_default(
     Setting { section, key, default: None, example, allowed, doc }
 }
 
-/// Sections in the order of the printed file, with their descriptions. `peer` is an array of tables.
-pub const SECTIONS: [(&str, &str); 10] = [
+/// Sections in the order of the printed file, with their descriptions. Those in [`LISTS`] are arrays of tables.
+pub const SECTIONS: [(&str, &str); 11] = [
     ("node", "This node and its roles."),
     ("listen", "Its doors."),
     (
@@ -66,9 +66,16 @@ pub const SECTIONS: [(&str, &str); 10] = [
     ),
     ("doors", "Where the doors run."),
     ("logs", "How many logs there may be, and how many stay open on this node."),
+    (
+        "registers",
+        "Stores that others run, one table for each, to which `atoll chain move` moves the chains of logs. The same in every\nnode's file. Credentials come from the environment of each node.",
+    ),
     ("database", "The state that tables and ZooKeeper clients share."),
     ("testing", "Switches for tests. Leave them alone."),
 ];
+
+/// The sections that are arrays of tables.
+pub const LISTS: [&str; 2] = ["peer", "registers"];
 
 const ADDRESS: &str = "\"HOST:PORT\"";
 const LISTEN: &str = "\"HOST:PORT\", HOST an IP address or a name of this machine; port 0 picks a free one";
@@ -522,6 +529,20 @@ pub const SETTINGS: &[Setting] = &[
         "an integer, 100 to 1000000000",
         "How many entries of the database's log are kept below what the stores of all replicas hold.\nToo small: a node that was away for a short time fetches the whole state from a peer. Too large: disk space.",
     ),
+    without_default(
+        "registers",
+        "name",
+        "\"etcd\"",
+        "1 to 64 letters, digits, \".\", \"_\" and \"-\", once only, and not \"home\"",
+        "What commands call them. Never give the name of one store to another while chains are there.",
+    ),
+    without_default(
+        "registers",
+        "url",
+        "\"etcd://10.0.0.9:2379/atoll\"",
+        "\"etcd://HOST:PORT,HOST:PORT/PREFIX\", \"s3://BUCKET/PREFIX\" or \"zookeeper://HOST:PORT,HOST:PORT/ROOT\", without user and password",
+        "Where they are. Each cluster needs a prefix of its own. Connections to etcd and to ZooKeeper are not encrypted.",
+    ),
     with_default(
         "testing",
         "syncs",
@@ -545,8 +566,9 @@ pub fn print() -> String {
     for (section, doc) in SECTIONS {
         out.push('\n');
         comment(&mut out, doc);
-        let optional = matches!(section, "peer" | "tls");
-        let head = if section == "peer" { format!("[[{section}]]") } else { format!("[{section}]") };
+        let is_list = LISTS.contains(&section);
+        let optional = is_list || section == "tls";
+        let head = if is_list { format!("[[{section}]]") } else { format!("[{section}]") };
         line(&mut out, &head, optional);
         for setting in of_section(section) {
             comment(&mut out, setting.doc);

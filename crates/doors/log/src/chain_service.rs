@@ -3,7 +3,8 @@
 use atoll_client::Reason;
 use atoll_client::proto::chain_service_server::ChainService;
 use atoll_client::proto::{
-    Chain, ExtendRequest, ModifyRequest, OperateReply, OperateRequest, ShowChainRequest, TruncateRequest,
+    Chain, ExtendRequest, ModifyRequest, MoveChainRequest, OperateReply, OperateRequest, ShowChainRequest,
+    TruncateRequest,
 };
 use atoll_contract::{LogPos, LogletId};
 use atoll_door::backend::{DATABASE_LOG, Refusal, answer};
@@ -80,6 +81,12 @@ impl ChainService for ChainApi {
         let id = loglet_id(&request.loglet)?;
         let spec = loglet_spec(request.spec)?;
         Ok(Response::new(answer(log.modify(id, spec)).await?))
+    }
+
+    async fn move_chain(&self, request: Request<MoveChainRequest>) -> Result<Response<Chain>, Status> {
+        let request = request.into_inner();
+        let log = open(&self.shared, &request.log)?;
+        Ok(Response::new(answer(log.move_chain(request.to)).await?))
     }
 
     async fn operate(&self, request: Request<OperateRequest>) -> Result<Response<OperateReply>, Status> {

@@ -8,6 +8,7 @@
 //! | replace, if it has not changed | a `Txn` that compares the revision, which is 0 if there is no such key, and then puts |
 //! | list | linearizable `Range`s of keys without values, page by page; marks are revisions |
 //! | what the protocol needs of etcd; the client of a real one | `etcd.rs`, `client.rs` |
+//! | a place for registers of a cluster, from its URL | `plugin.rs` |
 //! | (the messages of etcd's API) | `proto/etcdserverpb/kv.proto`, `generated/` |
 //!
 //! # Why it is correct
@@ -37,6 +38,7 @@
 mod client;
 pub mod etcd;
 pub mod mutants;
+mod plugin;
 mod register;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -47,4 +49,5 @@ pub mod proto {
     include!("generated/etcdserverpb.rs");
 }
 
+pub use plugin::EtcdPlugin;
 pub use register::{EtcdOptions, EtcdRegisters, PlaceError};

@@ -73,9 +73,14 @@ impl EtcdRegisters {
         if !is_prefix(prefix) {
             return Err(PlaceError::Prefix);
         }
+        Ok(Self::below(env, etcd, prefix, options))
+    }
+
+    /// Opens the registers below a prefix that was checked.
+    pub(crate) fn below(env: Env, etcd: Arc<dyn Etcd>, prefix: &str, options: &EtcdOptions) -> Self {
         let patience = Options { op_timeout: options.op_timeout, retry: options.retry };
         let keys = Keys { etcd, folder: format!("{prefix}/registers/") };
-        Ok(EtcdRegisters(CellRegisters::new(env, keys, patience)))
+        EtcdRegisters(CellRegisters::new(env, keys, patience))
     }
 
     /// Opens the registers below a prefix of the cluster with these servers, which are given as `HOST:PORT,HOST:PORT`.
@@ -85,6 +90,15 @@ impl EtcdRegisters {
         }
         let client = Client::new(servers, options.request_timeout).ok_or(PlaceError::Servers)?;
         Self::new(env, Arc::new(client), prefix, options)
+    }
+}
+
+/// Checks the servers and the prefix of a place.
+pub(crate) fn check_place(servers: &str, prefix: &str) -> Result<(), PlaceError> {
+    match (are_servers(servers), is_prefix(prefix)) {
+        (false, _) => Err(PlaceError::Servers),
+        (true, false) => Err(PlaceError::Prefix),
+        (true, true) => Ok(()),
     }
 }
 

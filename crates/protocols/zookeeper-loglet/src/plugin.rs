@@ -3,13 +3,15 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use atoll_contract::place::{Place, PlaceError, Scheme};
 use atoll_contract::plugin::{Host, Installed, Protocol, RoleName, set_to};
+use atoll_contract::{PlanError, Registers};
 use atoll_core::testing::{Listed, Mutant};
-use atoll_core::{Encode, Format, NodeCore};
+use atoll_core::{Encode, Env, Format, NodeCore};
 
 use crate::layout::{BucketNode, TailNode, TrimNode};
 use crate::provider::KIND;
-use crate::{ZooKeeperConfig, ZooKeeperOptions, ZooKeeperProvider, mutants};
+use crate::{ZooKeeperConfig, ZooKeeperOptions, ZooKeeperProvider, ZooKeeperRegisters, mutants};
 
 /// The configuration in the chain, and the data of znodes.
 const FORMATS: &[Format] = &[
@@ -19,6 +21,23 @@ const FORMATS: &[Format] = &[
     Format::stored::<TrimNode>("TrimNode"),
     Format::stored::<BucketNode>("BucketNode"),
 ];
+
+/// What the URLs of places for registers look like.
+const SCHEMES: &[Scheme] = &[Scheme { name: "zookeeper", form: "zookeeper://HOST:PORT,HOST:PORT/ROOT" }];
+
+/// The znodes below a root of an ensemble, as a place for registers.
+#[derive(Debug)]
+struct Below {
+    config: ZooKeeperConfig,
+    options: ZooKeeperOptions,
+}
+
+impl Place for Below {
+    fn open(&self, env: &Env) -> Arc<dyn Registers> {
+        let ZooKeeperConfig { connect, root } = &self.config;
+        Arc::new(ZooKeeperRegisters::connect(env.clone(), connect, root, self.options.clone()))
+    }
+}
 
 /// Loglets in ZooKeeper, with their settings. They have no roles and no messages: the ensemble does everything.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +79,19 @@ impl Protocol for ZooKeeperPlugin {
         }
     }
 
+    fn schemes(&self) -> &'static [Scheme] {
+        SCHEMES
+    }
+
+    fn place(&self, _scheme: &str, rest: &str) -> Result<Box<dyn Place>, PlaceError> {
+        let (connect, root) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let config = ZooKeeperConfig::new(connect, root).map_err(|error| match error {
+            PlanError::Invalid { allowed, .. } => PlaceError::Url(allowed.to_owned()),
+            other => PlaceError::Url(other.to_string()),
+        })?;
+        Ok(Box::new(Below { config, options: self.handles.clone() }))
+    }
+
     fn install(&self, _core: &mut NodeCore, host: &Host) -> Installed {
         let provider = ZooKeeperProvider::new(host.env.clone(), self.handles.clone());
         Installed { loglets: Some(Arc::new(provider)), ..Installed::default() }
@@ -67,5 +99,20 @@ impl Protocol for ZooKeeperPlugin {
 
     fn boxed(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_places_are_read_before_anything_is_contacted() {
+        let of = |rest: &str| ZooKeeperPlugin::default().place("zookeeper", rest).map(|_| ());
+        assert_eq!(of("a:2181,b:2181/atoll"), Ok(()));
+        for rest in ["a:2181", "a:2181/zookeeper", "a/atoll", "u:secret@a:1/atoll"] {
+            let words = of(rest).map_err(|error| error.to_string());
+            assert!(words.as_ref().is_err_and(|words| !words.contains("secret")), "{rest}: {words:?}");
+        }
     }
 }
