@@ -46,7 +46,7 @@ const PROTOCOL_CRATES: [&str; 22] = [
 const LAYERS: [&[&str]; 11] = [
     &["atoll-pipeline", "atoll-serialla", "atoll-socket"],
     &["atoll-client", "atoll-core"],
-    &["atoll-contract", "atoll-net", "atoll-storage"],
+    &["atoll-contract", "atoll-net", "atoll-object-store", "atoll-storage"],
     &["atoll-log", "atoll-loglet-store"],
     &[
         "atoll-bizur",
