@@ -47,7 +47,7 @@ const LAYERS: [&[&str]; 11] = [
     &["atoll-pipeline", "atoll-serialla", "atoll-socket"],
     &["atoll-client", "atoll-core"],
     &["atoll-contract", "atoll-net", "atoll-object-store", "atoll-storage"],
-    &["atoll-log", "atoll-loglet-store"],
+    &["atoll-backup", "atoll-log", "atoll-loglet-store"],
     &[
         "atoll-bizur",
         "atoll-corfu",
