@@ -95,14 +95,19 @@ impl Backup {
         let (Some(first), Some(end)) = (self.snapshots.first(), self.end) else {
             return Err(BackupError::Empty);
         };
-        let (late, is_before): (bool, Box<dyn Fn(&SnapshotHead) -> bool>) = match moment {
-            Moment::Latest => (false, Box::new(|_| true)),
-            Moment::Position(to) => (to > end.to, Box::new(move |head| head.below <= to)),
-            Moment::Time(ms) => (ms > end.time_ms, Box::new(move |head| head.time_ms <= ms)),
+        let late = match moment {
+            Moment::Latest => false,
+            Moment::Position(to) => to > end.to,
+            Moment::Time(ms) => ms > end.time_ms,
         };
         if late {
             return Err(BackupError::TooLate { below: end.to, time_ms: end.time_ms });
         }
+        let is_before = |head: &SnapshotHead| match moment {
+            Moment::Latest => true,
+            Moment::Position(to) => head.below <= to,
+            Moment::Time(ms) => head.time_ms <= ms,
+        };
         let found = self.snapshots.iter().rev().find(|snapshot| is_before(&snapshot.head));
         let early = BackupError::TooEarly { below: first.head.below, time_ms: first.head.time_ms };
         found.ok_or(early)
