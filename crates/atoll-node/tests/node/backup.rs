@@ -95,8 +95,11 @@ fn restore(store: &Path, moment: Moment, into: NodeConfig) -> Result<Restored, R
         Ok(restored)
     };
     std::thread::scope(|scope| {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        scope.spawn(|| runtime().block_on(work())).join().unwrap()
+        let thread = scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(work())
+        });
+        thread.join().unwrap()
     })
 }
 
