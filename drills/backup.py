@@ -124,6 +124,11 @@ def status(cluster):
     return poll("the backup has a status", 60, ask, every=0.1)
 
 
+def follows(cluster, node):
+    """Whether a node knows how far the backup is."""
+    return backup(cluster, "status", connect=node.grpc)["shipped_below"] is not None
+
+
 def whole(cluster):
     """Waits until everything is shipped."""
     def ask():
@@ -139,14 +144,15 @@ def outage(drill, cluster, store, loads):
         return
     before, began = sum(load.made for load in loads), time.monotonic()
     store.proxy.faults.down = True
-    most = 0
+    most, last = 0, None
     while time.monotonic() - began < drill.args.outage_s:
-        most = max(most, status(cluster)["behind_ms"] or 0)
+        last = status(cluster)
+        most = max(most, last["behind_ms"] or 0)
         time.sleep(0.5)
     more = sum(load.made for load in loads) - before
     store.proxy.faults.down = False
     need(more > 10, f"{more} writes were acknowledged while the store was away")
-    need(most >= 500 * drill.args.outage_s, f"the status has shown {most} ms of an outage of {drill.args.outage_s} s")
+    need(most >= 500 * drill.args.outage_s, f"the status has shown {most} ms of an outage of {drill.args.outage_s} s; the last one was {last}")
     poll("the backlog follows", 120, lambda: (status(cluster)["behind_ms"] or 0) < 5000, every=0.3)
     say(f"  the store was away for {drill.args.outage_s} s: {more} writes meanwhile, up to {most / 1000:.1f} s behind, and the backlog followed")
     drill.result["most_behind_s"] = round(most / 1000, 1)
@@ -333,7 +339,7 @@ def body(drill):
             thread.start()
         time.sleep(1)
         backup(cluster, "start", "--to", store.url, "--every", EVERY, "--snapshot-every", SNAPSHOT_EVERY, "--keep", "forever")
-        poll("something is shipped", 60, lambda: status(cluster)["shipped_below"], every=0.2)
+        poll("every node follows the backup", 60, lambda: all(follows(cluster, node) for node in nodes), every=0.2)
         faults = until.enter_context(contextlib.ExitStack())
         if store.proxy:
             store.proxy.faults.begin(**object_stores.FAULTS)
