@@ -11,6 +11,7 @@ use crate::keyspaces::Keyspaces;
 use crate::lane::Lane;
 use crate::log::Log;
 use crate::options::Options;
+use crate::proto::backup_service_client::BackupServiceClient;
 use crate::proto::chain_service_client::ChainServiceClient;
 use crate::proto::cluster_service_client::ClusterServiceClient;
 use crate::proto::database_service_client::DatabaseServiceClient;
@@ -240,6 +241,44 @@ impl Client {
             DatabaseServiceClient::new(channel).scrub(proto::ScrubRequest {}).await
         });
         reply.await.map(drop)
+    }
+
+    /// Begins a backup of the database, or changes it. Idempotent.
+    pub async fn start_backup(
+        &self,
+        request: proto::StartBackupRequest,
+    ) -> Result<proto::BackupStatusReply, Error> {
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { BackupServiceClient::new(channel).start(request).await }
+            })
+            .await
+    }
+
+    /// Ends the backup of the database. Idempotent.
+    pub async fn stop_backup(&self) -> Result<proto::BackupStatusReply, Error> {
+        self.short(|channel| async move {
+            BackupServiceClient::new(channel).stop(proto::StopBackupRequest {}).await
+        })
+        .await
+    }
+
+    /// Returns how far the backup of the database is, as the answering node sees it.
+    pub async fn backup_status(&self) -> Result<proto::BackupStatusReply, Error> {
+        self.short(|channel| async move {
+            BackupServiceClient::new(channel).status(proto::BackupStatusRequest {}).await
+        })
+        .await
+    }
+
+    /// Returns what can be restored from the backup of the database.
+    pub async fn list_backup(&self) -> Result<proto::ListBackupReply, Error> {
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
+                BackupServiceClient::new(channel).list(proto::ListBackupRequest {}).await
+            })
+            .await
     }
 
     /// Returns the members of the cluster.

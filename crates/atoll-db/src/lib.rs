@@ -8,6 +8,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
+//! | `backup/` | what a backup needs of a replica; makes a state again from a backup |
 //! | `engine/` | proposals, barriers, events, and their waiters |
 //! | `hosted.rs` | the applications that share one log |
 //! | `entry.rs` | the encoding of a log entry |
@@ -17,6 +18,7 @@
 //! | `transfer/` | state snapshots between replicas, comparison of their hashes, and the trim of the log (`upkeep.rs`) |
 //! | `mutants.rs` | known bugs, for tests |
 
+pub mod backup;
 pub mod engine;
 mod entry;
 mod hosted;

@@ -270,6 +270,21 @@ pub trait ShardBackend: Send + Sync {
     fn change(&self, log: &str, change: ShardChange) -> Pending<u32>;
 }
 
+/// The backup of the database.
+pub trait BackupBackend: Send + Sync {
+    /// Begins it, or changes it. Idempotent.
+    fn start(&self, request: proto::StartBackupRequest) -> Pending<proto::BackupStatusReply>;
+
+    /// Ends it. What is in the store stays. Idempotent.
+    fn stop(&self) -> Pending<proto::BackupStatusReply>;
+
+    /// Returns how far it is, as this node sees it.
+    fn status(&self) -> Pending<proto::BackupStatusReply>;
+
+    /// Returns what can be restored from it.
+    fn list(&self) -> Pending<proto::ListBackupReply>;
+}
+
 /// What a node offers to its doors.
 pub trait Backend: Send + Sync {
     /// Returns the id of this node.
@@ -308,6 +323,11 @@ pub trait Backend: Send + Sync {
 
     /// Returns the operations on the shards of logs, if this node offers them.
     fn shards(&self) -> Option<Arc<dyn ShardBackend>> {
+        None
+    }
+
+    /// Returns the backup of the database, if this node offers it.
+    fn backups(&self) -> Option<Arc<dyn BackupBackend>> {
         None
     }
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_core::BoxFuture;
 use atoll_core::testing::Mutant;
@@ -141,6 +142,12 @@ pub trait Door: Send {
     /// [`Door::applications`], by the rescue of a cluster, before any client is served. By default, nothing.
     fn after_rescue(&self, _database: &Database) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// Proposes what its clients need after the database was restored from a backup. For `age`, clients may have gone on behind the
+    /// restored state. By default, the same as [`Door::after_rescue`].
+    fn after_restore(&self, database: &Database, _age: Duration) -> BoxFuture<'static, Result<(), String>> {
+        self.after_rescue(database)
     }
 
     /// Opens the door, after the database was opened. The returned future serves until the node is stopping.

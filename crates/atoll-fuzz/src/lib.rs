@@ -16,11 +16,13 @@
 //! | `jute_decoder.rs` | requests of ZooKeeper's clients, and the commands made from them |
 //! | `jute_connection.rs` | whole connections of ZooKeeper's clients, including four-letter words |
 //! | `table_decoder.rs` | commands, rows, schemas and keys of tables; application of commands |
+//! | `backup_decoder.rs` | the objects of a backup |
 //! | `tree_snapshot.rs` | snapshots of ZooKeeper's tree, and their restore |
 //! | `input.rs` | what the targets for data directories share |
 //! | `corpus.rs` | a corpus in one text file |
 //! | `mutate.rs` | seeded random inputs, for toolchains without coverage-guided fuzzing |
 
+pub mod backup_decoder;
 pub mod batch_decoder;
 pub mod cell_recovery;
 pub mod chain_decoder;
@@ -47,7 +49,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
     Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },
     Target { name: "cell_recovery", run: cell_recovery::run, seeds: cell_recovery::seeds },
@@ -58,5 +60,6 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "snapshot_decoder", run: snapshot_decoder::run, seeds: snapshot_decoder::seeds },
     Target { name: "jute_connection", run: jute_connection::run, seeds: jute_connection::seeds },
     Target { name: "table_decoder", run: table_decoder::run, seeds: table_decoder::seeds },
+    Target { name: "backup_decoder", run: backup_decoder::run, seeds: backup_decoder::seeds },
     Target { name: "tree_snapshot", run: tree_snapshot::run, seeds: tree_snapshot::seeds },
 ];

@@ -140,3 +140,8 @@ fn cell_recovery_finds_a_known_bug() {
 fn fuzz_tree_snapshot() {
     fuzz("tree_snapshot");
 }
+
+#[test]
+fn fuzz_backup_decoder() {
+    fuzz("backup_decoder");
+}

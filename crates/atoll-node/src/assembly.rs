@@ -11,6 +11,7 @@ use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId
 use atoll_db::ReplicaRole;
 use atoll_log::virtual_log::Options as LogOptions;
 
+use crate::backup::{self, Backups};
 use crate::keyspaces::Keyspaces;
 use crate::logs::Logs;
 use crate::members::change::{ChangeError, Changes};
@@ -113,6 +114,8 @@ pub struct NodeParts {
     pub keyspaces: Keyspaces,
     /// The database, once it is open.
     pub database: DatabaseCell,
+    /// The backup of the database.
+    pub backups: Backups,
     /// The guardian, which carries out the policy.
     pub guardian: Guardian,
     /// Adds shards to logs, if an operator wants that.
@@ -181,6 +184,8 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
     let changed = members.changed.clone();
     let logs = Logs::new(env.clone(), places.registers(), registry, log_options, changed);
     let keyspaces = Keyspaces::new(env.clone(), registers.clone(), engines);
+    let backup_plan = registers.register(backup::REGISTER);
+    let backups = Backups::new(env.clone(), backup_plan, members.clone());
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
     let shard_adder = ShardAdder::new(
         env.clone(),
@@ -201,6 +206,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         logs,
         keyspaces,
         database,
+        backups,
         guardian,
         shard_adder,
         changes,

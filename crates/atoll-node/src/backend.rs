@@ -8,14 +8,15 @@ use atoll_client::{Reason, proto};
 use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_door::backend::{
-    Backend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, PositionBackend, ReadRecords,
-    Refusal, Room, ShardBackend, Submitted, no_database,
+    Backend, BackupBackend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, PositionBackend,
+    ReadRecords, Refusal, Room, ShardBackend, Submitted, no_database,
 };
 use atoll_log::Incision;
 use atoll_log::surgery::Record;
 use atoll_log::virtual_log::{LogError, LogRecord, ReconfigError, Segment, VersionedChain, VirtualLog};
 use tokio::time::timeout;
 
+use crate::backup::Backups;
 use crate::duties::duties;
 use crate::keyspace_door::KeyspaceDoor;
 use crate::keyspaces::Keyspaces;
@@ -44,6 +45,7 @@ pub struct NodeBackend {
     operations: Arc<dyn Operations>,
     keyspaces: Option<Keyspaces>,
     database: DatabaseCell,
+    backups: Option<Backups>,
 }
 
 impl NodeBackend {
@@ -59,7 +61,8 @@ impl NodeBackend {
         let client = ClientId(env.random().max(1));
         let named = Named::new(env.clone(), changes, logs.registry().clone());
         let (node, database) = (env.node(), DatabaseCell::default());
-        NodeBackend { node, client, logs, places, named, operations, keyspaces: None, database }
+        let (keyspaces, backups) = (None, None);
+        NodeBackend { node, client, logs, places, named, operations, keyspaces, database, backups }
     }
 
     fn view(&self, log: Arc<VirtualLog>) -> LogView {
@@ -70,6 +73,12 @@ impl NodeBackend {
     #[must_use]
     pub fn with_keyspaces(self, keyspaces: Keyspaces) -> Self {
         NodeBackend { keyspaces: Some(keyspaces), ..self }
+    }
+
+    /// Sets the backup of the database.
+    #[must_use]
+    pub fn with_backups(self, backups: Backups) -> Self {
+        NodeBackend { backups: Some(backups), ..self }
     }
 
     /// Sets the cell that holds the database once it is open.
@@ -174,6 +183,10 @@ impl Backend for NodeBackend {
             }
             None => Box::pin(std::future::ready(Err(no_database()))),
         }
+    }
+
+    fn backups(&self) -> Option<Arc<dyn BackupBackend>> {
+        self.backups.clone().map(|backups| Arc::new(backups) as Arc<dyn BackupBackend>)
     }
 
     fn database(&self) -> Option<atoll_db::Database> {

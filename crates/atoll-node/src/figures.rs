@@ -98,6 +98,16 @@ impl Figures for NodeFigures {
             add("db_clock_refused", None, f64::from(u8::from(refused)));
             add("db_out_of_service", None, f64::from(u8::from(h.out_of_service.is_some())));
         }
+        if let Some(backup) = self.parts.backups.figures() {
+            let mut known = |name, value: Option<f64>| {
+                if let Some(value) = value {
+                    add(name, None, value);
+                }
+            };
+            known("backup_shipped_position", backup.shipped_below.map(|at| at as f64));
+            known("backup_behind_seconds", backup.behind_ms.map(|ms| ms as f64 / 1000.0));
+            known("backup_failing", Some(f64::from(u8::from(backup.failing))));
+        }
         all.extend(process_measures());
         let mut add = |name, label: Option<(&'static str, String)>, value: f64| {
             all.push(Measure { name, label, value });

@@ -21,13 +21,15 @@
 //! | `places/` | where the chains of logs can be outside of the cluster, and how they move |
 //! | `keyspaces.rs`, `keyspace_door.rs` | the keyspaces of the cluster; what the doors see of them |
 //! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
-//! | `rescue/` | makes a new data directory from what a lost cluster has left |
+//! | `backup/` | ships the database into an object store |
+//! | `rescue/` | makes a new data directory from what a lost cluster has left, or from a backup |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
 //! | `mutants.rs` | known bugs that tests switch on |
 
 mod ask_logs;
 pub mod assembly;
 pub mod backend;
+pub mod backup;
 pub mod config;
 pub mod database;
 mod descriptors;
@@ -55,7 +57,7 @@ pub mod space_alarm;
 mod start;
 pub mod survey;
 
-pub use atoll_db::Options as DatabaseOptions;
+pub use atoll_db::{Applications, Options as DatabaseOptions};
 pub use atoll_door::embed;
 pub use config::NodeConfig;
 pub use logs::Logs;

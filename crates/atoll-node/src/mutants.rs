@@ -25,6 +25,7 @@ atoll_core::mutants! {
 /// Returns the known bugs of every layer of a node. Those of its doors come from the list of doors.
 pub fn of_all_layers() -> Vec<Mutant> {
     let layers = [
+        atoll_backup::mutants::ALL,
         atoll_core::mutants::ALL,
         atoll_storage::mutants::ALL,
         atoll_contract::mutants::ALL,

@@ -397,7 +397,8 @@ impl SharedListeners {
         let (env, logs, changes) = (parts.env.clone(), parts.logs.clone(), parts.changes.clone());
         let backend = NodeBackend::new(env, logs, parts.places.clone(), changes, operations)
             .with_keyspaces(parts.keyspaces.clone())
-            .with_database(parts.database.clone());
+            .with_database(parts.database.clone())
+            .with_backups(parts.backups.clone());
         let backend = Arc::new(backend);
         let services = services_of(doors, backend, Limits::default().with_connections(connections));
         let figures = doors.iter().filter_map(|door| door.figures()).collect();
@@ -509,6 +510,13 @@ impl Rest {
         let alarm = parts.database.space_alarm.clone();
         if let Some(database) = &database {
             tokio::spawn(database::watch(database.clone()));
+            let log = parts.logs.open(database::LOG).expect("a name that logs may have");
+            parts.backups.begin(
+                config.cluster.clone(),
+                database.clone(),
+                log,
+                Arc::new(database::wall_clock_ms),
+            );
             tokio::spawn(alarm.clone().watch(config.data, config.least_free_bytes));
         }
         let node = DoorView::new(parts.members.clone(), parts.guardian.clone(), alarm, config.peer);

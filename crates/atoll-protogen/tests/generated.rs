@@ -25,6 +25,7 @@ const APIS: [Api; 2] = [
             "atoll/v1/log.proto",
             "atoll/v1/table.proto",
             "atoll/v1/database.proto",
+            "atoll/v1/backup.proto",
             "atoll/keyspace/v1/keyspace.proto",
             "atoll/corfu/v1/corfu.proto",
             "atoll/scalog/v1/scalog.proto",

@@ -4,6 +4,7 @@ mod allocator;
 mod cli;
 mod dev;
 mod recover;
+mod restore;
 mod serve;
 
 use std::process::ExitCode;
@@ -31,6 +32,10 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Make a new cluster from the data of the nodes that are left, after a majority is lost for good
     Recover(recover::RecoverArgs),
+    /// Make a new cluster from a backup, as it was at a chosen moment
+    Restore(restore::RestoreArgs),
+    /// Back up the database into an object store, continuously
+    Backup(cli::backup::BackupArgs),
     /// Create, list, append to, read and trim logs
     Log(cli::log::LogArgs),
     /// Show and change the segments of a log
@@ -98,6 +103,8 @@ fn main() -> ExitCode {
         Verb::Dev(args) => dev::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Recover(args) => recover::run(&args),
+        Verb::Restore(args) => restore::run(&args),
+        Verb::Backup(args) => cli::run(&args.common, cli::backup::run(&args)),
         Verb::Log(args) => cli::run(&args.common, cli::log::run(&args)),
         Verb::Chain(args) => cli::run(&args.common, cli::chain::run(&args)),
         Verb::Status(args) => cli::run(&args.common, cli::status::run(&args)),

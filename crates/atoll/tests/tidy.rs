@@ -46,8 +46,8 @@ const PROTOCOL_CRATES: [&str; 22] = [
 const LAYERS: [&[&str]; 11] = [
     &["atoll-pipeline", "atoll-serialla", "atoll-socket"],
     &["atoll-client", "atoll-core"],
-    &["atoll-contract", "atoll-net", "atoll-storage"],
-    &["atoll-log", "atoll-loglet-store"],
+    &["atoll-contract", "atoll-net", "atoll-object-store", "atoll-storage"],
+    &["atoll-backup", "atoll-log", "atoll-loglet-store"],
     &[
         "atoll-bizur",
         "atoll-corfu",

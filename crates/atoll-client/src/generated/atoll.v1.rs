@@ -4606,3 +4606,655 @@ pub mod database_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Unset numbers get their defaults.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StartBackupRequest {
+    /// file:///DIRECTORY, which every node sees, or s3://BUCKET/PREFIX. Empty: where it goes already.
+    #[prost(string, tag = "1")]
+    pub url: ::prost::alloc::string::String,
+    /// The interval at which entries are shipped, in milliseconds.
+    #[prost(uint64, optional, tag = "2")]
+    pub every_ms: ::core::option::Option<u64>,
+    /// The interval between snapshots of the state, in milliseconds.
+    #[prost(uint64, optional, tag = "3")]
+    pub snapshot_every_ms: ::core::option::Option<u64>,
+    /// Every moment of so many last milliseconds can be restored; what is older is deleted. The highest number: nothing is deleted.
+    #[prost(uint64, optional, tag = "4")]
+    pub keep_ms: ::core::option::Option<u64>,
+    /// The log keeps at most so many entries that are not shipped.
+    #[prost(uint64, optional, tag = "5")]
+    pub hold_entries: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StopBackupRequest {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupStatusRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupStatusReply {
+    /// The node that answers.
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// Whether there is a backup that goes on. The fields up to `hold_entries` are set if there ever was one.
+    #[prost(bool, tag = "2")]
+    pub on: bool,
+    #[prost(string, tag = "3")]
+    pub url: ::prost::alloc::string::String,
+    /// 32 hexadecimal digits, the same in every object.
+    #[prost(string, tag = "4")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "5")]
+    pub every_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub snapshot_every_ms: u64,
+    #[prost(uint64, tag = "7")]
+    pub keep_ms: u64,
+    #[prost(uint64, tag = "8")]
+    pub hold_entries: u64,
+    /// The name of the cluster, as a restore needs it.
+    #[prost(string, tag = "9")]
+    pub cluster: ::prost::alloc::string::String,
+    /// The highest tail of the database's log that this node knows of.
+    #[prost(uint64, tag = "10")]
+    pub known_tail: u64,
+    /// Entries below are shipped, up to this time of the log. Unset before the first snapshot is.
+    #[prost(uint64, optional, tag = "11")]
+    pub shipped_below: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub shipped_time_ms: ::core::option::Option<u64>,
+    /// The recovery point: so many milliseconds ago, the oldest entry was proposed that is not shipped. 0: all are. Unset if unknown.
+    #[prost(uint64, optional, tag = "13")]
+    pub behind_ms: ::core::option::Option<u64>,
+    /// The newest snapshot: the state of the entries below; when it was shipped.
+    #[prost(uint64, optional, tag = "14")]
+    pub snapshot_below: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "15")]
+    pub snapshot_made_ms: ::core::option::Option<u64>,
+    /// Whether a snapshot is on its way from this node.
+    #[prost(bool, tag = "16")]
+    pub taking_snapshot: bool,
+    /// Whether this node ships.
+    #[prost(bool, tag = "17")]
+    pub ships: bool,
+    /// Why it does not go on; tried again by itself. Empty: nothing.
+    #[prost(string, tag = "18")]
+    pub trouble: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListBackupRequest {}
+/// A snapshot of the state in the store.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupSnapshot {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// It has all entries below this position, the last one of this time, in milliseconds since the Unix epoch.
+    #[prost(uint64, tag = "2")]
+    pub below: u64,
+    #[prost(uint64, tag = "3")]
+    pub time_ms: u64,
+    /// When it was shipped.
+    #[prost(uint64, tag = "4")]
+    pub made_ms: u64,
+    #[prost(uint64, tag = "5")]
+    pub keys: u64,
+    /// Bytes in the store.
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+    /// The hash of the state, 32 hexadecimal digits.
+    #[prost(string, tag = "7")]
+    pub hash: ::prost::alloc::string::String,
+    /// Whether every moment since the snapshot before it can be restored.
+    #[prost(bool, tag = "8")]
+    pub joined: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListBackupReply {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub cluster: ::prost::alloc::string::String,
+    /// The oldest first.
+    #[prost(message, repeated, tag = "3")]
+    pub snapshots: ::prost::alloc::vec::Vec<BackupSnapshot>,
+    /// Entries below are in the store, up to this time of the log, shipped at this time.
+    #[prost(uint64, optional, tag = "4")]
+    pub shipped_below: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub shipped_time_ms: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub shipped_made_ms: ::core::option::Option<u64>,
+}
+/// Generated client implementations.
+pub mod backup_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// The backup of the cluster's database. Credentials of the store come from the environment of each node, never from a request.
+    #[derive(Debug, Clone)]
+    pub struct BackupServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl BackupServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> BackupServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> BackupServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            BackupServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Begins a backup, or changes where to and how often it goes. Refused unless the node that is asked can write there. Idempotent.
+        pub async fn start(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StartBackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackupStatusReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.BackupService/Start",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.BackupService", "Start"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends it. What is in the store stays, and a later start at the same place continues it. Idempotent.
+        pub async fn stop(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StopBackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackupStatusReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.BackupService/Stop",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.BackupService", "Stop"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// How far it is, as the node that is asked sees it.
+        pub async fn status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BackupStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackupStatusReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.BackupService/Status",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.BackupService", "Status"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What can be restored from it.
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListBackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListBackupReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.BackupService/List",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.BackupService", "List"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+#[cfg(feature = "server")]
+pub mod backup_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with BackupServiceServer.
+    #[async_trait]
+    pub trait BackupService: std::marker::Send + std::marker::Sync + 'static {
+        /// Begins a backup, or changes where to and how often it goes. Refused unless the node that is asked can write there. Idempotent.
+        async fn start(
+            &self,
+            request: tonic::Request<super::StartBackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackupStatusReply>,
+            tonic::Status,
+        >;
+        /// Ends it. What is in the store stays, and a later start at the same place continues it. Idempotent.
+        async fn stop(
+            &self,
+            request: tonic::Request<super::StopBackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackupStatusReply>,
+            tonic::Status,
+        >;
+        /// How far it is, as the node that is asked sees it.
+        async fn status(
+            &self,
+            request: tonic::Request<super::BackupStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackupStatusReply>,
+            tonic::Status,
+        >;
+        /// What can be restored from it.
+        async fn list(
+            &self,
+            request: tonic::Request<super::ListBackupRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListBackupReply>, tonic::Status>;
+    }
+    /// The backup of the cluster's database. Credentials of the store come from the environment of each node, never from a request.
+    #[derive(Debug)]
+    pub struct BackupServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> BackupServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for BackupServiceServer<T>
+    where
+        T: BackupService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/atoll.v1.BackupService/Start" => {
+                    #[allow(non_camel_case_types)]
+                    struct StartSvc<T: BackupService>(pub Arc<T>);
+                    impl<
+                        T: BackupService,
+                    > tonic::server::UnaryService<super::StartBackupRequest>
+                    for StartSvc<T> {
+                        type Response = super::BackupStatusReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StartBackupRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as BackupService>::start(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StartSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.BackupService/Stop" => {
+                    #[allow(non_camel_case_types)]
+                    struct StopSvc<T: BackupService>(pub Arc<T>);
+                    impl<
+                        T: BackupService,
+                    > tonic::server::UnaryService<super::StopBackupRequest>
+                    for StopSvc<T> {
+                        type Response = super::BackupStatusReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StopBackupRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as BackupService>::stop(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StopSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.BackupService/Status" => {
+                    #[allow(non_camel_case_types)]
+                    struct StatusSvc<T: BackupService>(pub Arc<T>);
+                    impl<
+                        T: BackupService,
+                    > tonic::server::UnaryService<super::BackupStatusRequest>
+                    for StatusSvc<T> {
+                        type Response = super::BackupStatusReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BackupStatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as BackupService>::status(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.BackupService/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: BackupService>(pub Arc<T>);
+                    impl<
+                        T: BackupService,
+                    > tonic::server::UnaryService<super::ListBackupRequest>
+                    for ListSvc<T> {
+                        type Response = super::ListBackupReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListBackupRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as BackupService>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for BackupServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "atoll.v1.BackupService";
+    impl<T> tonic::server::NamedService for BackupServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}

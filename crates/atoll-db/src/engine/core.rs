@@ -95,6 +95,8 @@ struct EngineState {
     stalled_at: Option<LogPos>,
     /// The store has accepted no commit for a long time.
     behind: bool,
+    /// Entries from here on must not be trimmed: they are not in a backup yet.
+    keep_from: Option<LogPos>,
 }
 
 impl EngineState {
@@ -366,6 +368,16 @@ impl Core {
         if let Some(rot) = wrong {
             self.judged(Finding::Rot(rot), refill);
         }
+    }
+
+    /// Sets the position at and above which this replica trims nothing.
+    pub(crate) fn keep_from(&self, position: Option<LogPos>) {
+        lock(&self.state).keep_from = position;
+    }
+
+    /// Returns the position at and above which this replica must trim nothing.
+    pub(crate) fn kept_from(&self) -> Option<LogPos> {
+        lock(&self.state).keep_from
     }
 
     /// Requests a scrub of the store at the next upkeep.

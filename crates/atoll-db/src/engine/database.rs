@@ -112,7 +112,7 @@ pub enum OpenError {
 /// A replicated database, on this node. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
-    pub(super) core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     pub(super) to: Arc<ToLog>,
     feed: Arc<Mutex<Box<dyn Feed>>>,
     pub(super) cluster: Option<Cluster>,
@@ -239,7 +239,7 @@ impl Database {
         self.feed(|feed| feed.close())
     }
 
-    pub(super) fn feed<T>(&self, f: impl FnOnce(&mut dyn Feed) -> T) -> T {
+    pub(crate) fn feed<T>(&self, f: impl FnOnce(&mut dyn Feed) -> T) -> T {
         f(&mut **self.feed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -61,6 +61,7 @@ pub use solo::{Solo, SoloClock};
 pub use surgery::{NotFenced, OperateError};
 
 pub(crate) use self::core::Core;
+pub(crate) use commit::{Committer, Here};
 
 /// The errors of reads while the replica is withheld or in its start check.
 const WRONG: &str = "this replica is wrong and is being refilled by a peer";

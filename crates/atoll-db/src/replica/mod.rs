@@ -340,9 +340,13 @@ impl Replica {
         if self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         }
-        // The hash includes the engine's record. The position in the log is reported with it.
-        let hash = self.working.hash.with(&self.record().to_bytes());
+        let hash = self.shown_hash();
         self.samples.push_back(HashAt { below: self.next, hash });
+    }
+
+    /// Returns the hash that replicas show to each other. It includes the engine's record; the position in the log is reported with it.
+    pub(crate) fn shown_hash(&self) -> u128 {
+        self.working.hash.with(&self.record().to_bytes())
     }
 
     fn apply_commands(

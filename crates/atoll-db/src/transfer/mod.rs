@@ -30,6 +30,6 @@ pub use message::{
     ReplicaReport, ServiceReport,
 };
 pub use scrub::{Rot, RotKind, Scrubbed};
-pub(crate) use server::Source;
 pub use server::{ReplicaRole, Shelf};
+pub(crate) use server::{Source, in_thread, read_chunk};
 pub(crate) use upkeep::Upkeep;

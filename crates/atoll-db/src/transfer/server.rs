@@ -281,7 +281,7 @@ fn answer(env: Env, work: Reading, threads: bool) -> BoxFuture<'static, ()> {
 }
 
 /// Runs `f` in a thread that ends with it. The cost of starting a thread does not matter, because the callers are not in a hurry.
-pub(super) fn in_thread<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
+pub(crate) fn in_thread<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
     let (done, wait) = ticket();
     let thread = std::thread::Builder::new().name(name.to_owned());
     // If the thread cannot be started, the ticket is abandoned, which its waiter notices.
@@ -290,26 +290,32 @@ pub(super) fn in_thread<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + S
 }
 
 fn read(work: &Reading) -> Result<(Bytes, bool), StoreError> {
+    let (chunk, last) = read_chunk(&*work.base, &work.after)?;
+    Ok((chunk.encode(work.level), last))
+}
+
+/// Reads the keys after one, as many as fit into a chunk. Also returns whether they are the last ones.
+pub(crate) fn read_chunk(base: &dyn StoreSnapshot, after: &Bytes) -> Result<(Chunk, bool), StoreError> {
     let mut chunk = Chunk::default();
     let mut bytes = 0;
     let mut left = KeyRange::all();
-    if !work.after.is_empty() {
-        left = left.above(&work.after);
+    if !after.is_empty() {
+        left = left.above(after);
     }
     loop {
-        let page = work.base.page(&left, Direction::Forward, PAGE_ENTRIES)?;
+        let page = base.page(&left, Direction::Forward, PAGE_ENTRIES)?;
         let whole = page.len() < PAGE_ENTRIES;
         for (key, value) in page {
             let more = size_of(&key, &value);
             if !chunk.0.is_empty() && (bytes >= FULL_BYTES || bytes + more > MAX_PLAIN_BYTES) {
-                return Ok((chunk.encode(work.level), false));
+                return Ok((chunk, false));
             }
             bytes += more;
             left = left.above(&key);
             chunk.0.push((key, value));
         }
         if whole {
-            return Ok((chunk.encode(work.level), true));
+            return Ok((chunk, true));
         }
     }
 }

@@ -6,7 +6,8 @@
 //! longer needs a refill. More than half of all replicas must be in service, so that trimmed entries survive the loss of a minority
 //! of the disks. The trim does not wait for a replica that is out of service, even though its node is up (X26), nor for one whose
 //! store accepts no commits, nor for one that has not answered for a long time. It does wait for one whose only fault is a refused
-//! clock. The node with the lowest id among those in service trims. Two nodes that trim at the same time do no harm.
+//! clock. It waits for a backup as long as the backup asks for it ([`crate::Database::keep_from`]). The node with the lowest id among those
+//! in service trims. Two nodes that trim at the same time do no harm.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -211,7 +212,11 @@ impl Upkeep {
     async fn trim(&self, reports: &BTreeMap<NodeId, Option<PeerReport>>) {
         let Some(durable_below) = self.covered(reports) else { return };
         let keep = self.options.keep_entries;
-        let to = LogPos(durable_below.0.saturating_sub(keep));
+        let mut to = LogPos(durable_below.0.saturating_sub(keep));
+        if let Some(kept) = self.core.kept_from().filter(|kept| *kept < to) {
+            hit("db.upkeep.kept");
+            to = kept;
+        }
         let from = self.log.chain().map_or(LogPos::ZERO, |chain| chain.chain.trim());
         if to.since(from) < (keep / WORTH_SHARE).max(1) {
             return;

@@ -11,6 +11,7 @@
 //! | `missed.rs` | entries that are left and have no known position |
 //! | `plan.rs` | from which position to which a log can be kept |
 //! | `rebuild.rs` | writes what is kept into the new directory |
+//! | `restore.rs` | the same from a backup in an object store, up to a chosen moment |
 //! | `piece.rs` | some entries in memory, as the source of a copy |
 //!
 //! The old directories are locked and copied, and never written. The new one grows beside its final place and gets its name last. So a
@@ -28,6 +29,7 @@ mod missed;
 mod piece;
 mod plan;
 mod rebuild;
+mod restore;
 mod scan;
 mod survivor;
 
@@ -48,6 +50,7 @@ use survivor::Survivor;
 
 pub use error::RescueError;
 pub use plan::{Fate, LogPlan, Plan};
+pub use restore::{Chosen, Progress, RestoreError, Restored, from_backup};
 pub use survivor::SurvivorPlan;
 
 /// The first names of registers that a rescue replaces by those of a new cluster.
@@ -103,8 +106,8 @@ impl Rescue {
         operator: &str,
         reason: &str,
     ) -> Result<(), RescueError> {
-        let Rescue { work, config, mut survivors, plan } = self;
-        let done = rebuild::rebuild(&work, &config, &mut survivors, &plan, doors).await;
+        let Rescue { work, config, survivors, plan } = self;
+        let done = rebuild::rebuild(&work, &config, &survivors, &plan, doors).await;
         for survivor in survivors {
             survivor.close().await;
         }

@@ -1,5 +1,6 @@
 //! Writes what is kept into the new data directory: a node of the new cluster runs there, alone and with no door open.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,9 +49,32 @@ const LATER_NODES: usize = 3;
 pub(super) async fn rebuild(
     work: &Work,
     config: &NodeConfig,
-    survivors: &mut [Survivor],
+    survivors: &[Survivor],
     plan: &Plan,
     mut doors: Vec<Box<dyn Door>>,
+) -> Result<(), RescueError> {
+    let state = newest_state(survivors);
+    let filled = Filled { plan, state: state.as_deref(), restored_age: None };
+    run(work, config, survivors, &filled, &mut doors).await
+}
+
+/// What goes into the new data directory.
+pub(super) struct Filled<'a> {
+    /// The logs.
+    pub(super) plan: &'a Plan,
+    /// The folder of the database's state, which moves there.
+    pub(super) state: Option<&'a Path>,
+    /// For how long clients may have gone on behind the state, if it comes from a backup.
+    pub(super) restored_age: Option<Duration>,
+}
+
+/// Starts the new node in its new directory, with no door open, fills it, and stops it.
+pub(super) async fn run(
+    work: &Work,
+    config: &NodeConfig,
+    survivors: &[Survivor],
+    filled: &Filled<'_>,
+    doors: &mut [Box<dyn Door>],
 ) -> Result<(), RescueError> {
     let mut config = NodeConfig {
         data: work.new_folder(),
@@ -64,7 +88,7 @@ pub(super) async fn rebuild(
     };
     config.timings.patrol_every = NEVER;
     let up = start::bring_up(config.clone(), Vec::new()).await.map_err(Box::new)?;
-    let done = fill(&config, &up.parts, survivors, plan, &mut doors).await;
+    let done = fill(&config, &up.parts, survivors, filled, doors).await;
     up.stop().await;
     done
 }
@@ -73,9 +97,10 @@ async fn fill(
     config: &NodeConfig,
     parts: &NodeParts,
     survivors: &[Survivor],
-    plan: &Plan,
+    filled: &Filled<'_>,
     doors: &mut [Box<dyn Door>],
 ) -> Result<(), RescueError> {
+    let plan = filled.plan;
     joined(parts).await?;
     for log in &plan.logs {
         Rebuilt { parts, log }.run(survivors).await?;
@@ -86,12 +111,16 @@ async fn fill(
     if !config.replica {
         return Ok(());
     }
-    take_state(config, parts, survivors)?;
+    take_state(config, parts, filled.state)?;
     let opened = database::open(config, parts, doors).map_err(|e| RescueError::Database(e.to_string()))?;
     let Some(opened) = opened else { return Ok(()) };
     applied(&opened, db.end).await?;
     for door in doors.iter() {
-        door.after_rescue(&opened).await.map_err(RescueError::Database)?;
+        let told = match filled.restored_age {
+            Some(age) => door.after_restore(&opened, age),
+            None => door.after_rescue(&opened),
+        };
+        told.await.map_err(RescueError::Database)?;
     }
     Ok(())
 }
@@ -244,15 +273,17 @@ impl Rebuilt<'_> {
     }
 }
 
-/// Gives the newest state of the database to the new node.
-fn take_state(config: &NodeConfig, parts: &NodeParts, survivors: &[Survivor]) -> Result<(), RescueError> {
-    if config.database == DatabaseState::InMemory {
-        return Ok(());
-    }
+/// Returns the folder with the newest state of the database.
+fn newest_state(survivors: &[Survivor]) -> Option<PathBuf> {
     let newest = survivors.iter().filter(|s| s.standing.is_some()).max_by_key(|s| s.standing.map(|s| s.next));
-    let Some(newest) = newest else { return Ok(()) };
+    newest.map(Survivor::database)
+}
+
+/// Gives the state of the database to the new node.
+fn take_state(config: &NodeConfig, parts: &NodeParts, state: Option<&Path>) -> Result<(), RescueError> {
+    let Some(state) = state.filter(|_| config.database != DatabaseState::InMemory) else { return Ok(()) };
     let to = config.data.join(database::FOLDER);
-    folder::move_folder(&newest.database(), &to)?;
+    folder::move_folder(state, &to)?;
     let owner = Owner {
         cluster: config.cluster.clone(),
         node: config.node,

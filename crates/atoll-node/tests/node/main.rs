@@ -1,6 +1,7 @@
 //! Nodes in one process, over real sockets and files. One test program: each further one would build much of the node again.
 #![allow(clippy::unwrap_used)]
 
+mod backup;
 mod cluster;
 mod collect;
 mod common;

@@ -6,6 +6,7 @@
 //! | `log.rs`, `append.rs`, `read.rs` | `atoll log` |
 //! | `chain.rs`, `status.rs`, `node.rs`, `database.rs` | operating |
 //! | `chain_surgery.rs` | `atoll chain excise`, `replace` and `audit` |
+//! | `backup.rs` | `atoll backup` |
 //! | `cluster.rs` | upgrading |
 //! | `check/` | `atoll check` |
 //! | `bench.rs` | measuring |
@@ -16,10 +17,13 @@
 //! | `scalog.rs` | `atoll scalog` |
 //! | `zookeeper/` | `atoll zookeeper` |
 //! | `table.rs` | aligned columns |
+//! | `calendar.rs` | dates and times |
 //! | `timeline.rs` | a file with the time of each acknowledgement |
 
 pub mod append;
+pub mod backup;
 pub mod bench;
+pub mod calendar;
 pub mod chain;
 mod chain_surgery;
 pub mod check;

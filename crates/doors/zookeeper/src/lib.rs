@@ -8,6 +8,7 @@
 mod living;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use atoll_core::testing::Mutant;
 use atoll_core::{BoxFuture, Measure};
@@ -24,6 +25,12 @@ use living::Living;
 
 /// The maximum number of connections, even if the process may open more files.
 const MAX_CONNECTIONS: usize = 1_000_000;
+/// After a restore from a backup, at least so many epochs of zxids begin, and one more for each [`EPOCH_AGE`], up to [`MOST_EPOCHS`].
+const LEAST_EPOCHS: u64 = 256;
+/// Nobody imports or restores trees more often than this for long.
+const EPOCH_AGE: Duration = Duration::from_secs(600);
+/// There are eight million epochs.
+const MOST_EPOCHS: u64 = 8192;
 /// The names of the listeners in error messages.
 const PLAIN: &str = "ZooKeeper";
 const CERTIFIED: &str = "ZooKeeper with TLS";
@@ -40,6 +47,11 @@ pub struct Settings {
     pub admin: Option<String>,
     /// The options of the server.
     pub options: Options,
+}
+
+/// Returns how many epochs of zxids begin after a restore of a state that is so old.
+fn epochs_after(age: Duration) -> u64 {
+    (LEAST_EPOCHS + age.as_secs() / EPOCH_AGE.as_secs()).min(MOST_EPOCHS)
 }
 
 /// The server, once it is open. Clones share the same state.
@@ -105,6 +117,33 @@ impl Door for ZooKeeperDoor {
                 Ok(applied) => applied.map_err(|e| e.to_string())?,
                 Err(_) => return Err("the database was closed".to_owned()),
             };
+            applied.reply.map(drop).map_err(|e| format!("no new epoch of zxids: {e:?}"))
+        })
+    }
+
+    /// Begins an epoch that no client has seen: for `age`, the old cluster may have begun epochs of its own, by imports and restores, and
+    /// other clusters may have been restored from the same backup (contracts X23).
+    fn after_restore(&self, database: &Database, age: Duration) -> BoxFuture<'static, Result<(), String>> {
+        let Some(slot) = &self.slot else { return Box::pin(async { Ok(()) }) };
+        let engine = database.engine(slot);
+        let epochs = epochs_after(age);
+        Box::pin(async move {
+            let words = |e: &dyn std::fmt::Display| e.to_string();
+            let mut last = None;
+            for _ in 0..epochs {
+                let raise = || engine.propose(Command::RaiseEpoch.to_bytes().into());
+                let proposed = match raise() {
+                    Ok(proposed) => proposed,
+                    Err(busy) => {
+                        engine.room(&busy).await;
+                        raise().map_err(|e| words(&e))?
+                    }
+                };
+                last = Some(proposed);
+            }
+            let Some(last) = last else { return Ok(()) };
+            let applied = last.await.map_err(|_| "the database was closed".to_owned())?;
+            let applied = applied.map_err(|e| words(&e))?;
             applied.reply.map(drop).map_err(|e| format!("no new epoch of zxids: {e:?}"))
         })
     }

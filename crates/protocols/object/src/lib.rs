@@ -13,7 +13,7 @@
 //! | the objects: names, bytes, what counts | `names.rs`, `object.rs`, `shelf.rs` |
 //! | the MetaStore in an object store (§3.4) | `register.rs` |
 //! | what a handle knows | `known.rs` |
-//! | the store, on threads of its own | `store/` |
+//! | the store, on threads of its own | the crate `atoll-object-store` |
 //! | invariants | `invariants.rs`; from outside: the conformance suite, `tests/protocol/faults.rs` |
 //!
 //! # Why it is correct
@@ -96,12 +96,12 @@ mod read;
 mod register;
 mod seal;
 mod shelf;
-pub mod store;
 mod tail;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod trim;
 
+pub use atoll_object_store as store;
 pub use config::ObjectConfig;
 pub use loglet::{ObjectLoglet, ObjectOptions};
 pub use plugin::ObjectPlugin;

@@ -15,9 +15,7 @@ pub(crate) struct Names {
     below: String,
 }
 
-pub(crate) fn join(prefix: &str, rest: &str) -> String {
-    if prefix.is_empty() { rest.to_owned() } else { format!("{prefix}/{rest}") }
-}
+pub(crate) use atoll_object_store::join;
 
 /// Returns the name of the object that shows that a node sees the right store.
 pub(crate) fn token(prefix: &str, token: u64) -> String {

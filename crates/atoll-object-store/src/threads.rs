@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use super::{Put, Store, StoreError, Tag, requests};
-use crate::config::{Location, Scheme};
+use crate::{Location, Scheme};
 
 /// Maximum number of requests of a store under way. Each may hold an object in memory.
 const MAX_REQUESTS: usize = 32;
@@ -32,7 +32,7 @@ static THREADS: LazyLock<Option<Runtime>> = LazyLock::new(|| {
 
 /// The store at a URL.
 #[derive(Clone, Debug)]
-pub(crate) struct Threaded(Arc<Shared>);
+pub struct Threaded(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -46,7 +46,7 @@ struct Shared {
 
 impl Threaded {
     /// Returns the store at a location. Cheap: nothing is opened yet.
-    pub(crate) fn new(location: Location, timeout: Duration) -> Self {
+    pub fn new(location: Location, timeout: Duration) -> Self {
         let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
         Threaded(Arc::new(Shared { location, timeout, opened: OnceLock::new(), requests }))
     }

@@ -1,6 +1,13 @@
-//! What the protocol needs of an object store: puts with and without a condition, reads, and deletions. It never lists objects, because a
-//! listing may lag behind.
+//! What the product needs of an object store: puts with and without a condition, reads, and deletions. It never lists objects, because a
+//! listing may lag behind (decision 0024).
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `location.rs` | the URL of a place in a store |
+//! | `requests.rs` | the requests, and what their errors mean |
+//! | `threads.rs` | a store whose requests run on threads of their own |
 
+mod location;
 mod requests;
 mod threads;
 
@@ -11,13 +18,21 @@ use atoll_core::BoxFuture;
 use bytes::Bytes;
 use object_store::ObjectStore;
 
-pub(crate) use threads::Threaded;
+pub use location::{BadUrl, Location, Scheme};
+pub use threads::Threaded;
+
+/// Returns the name of an object below a prefix, which may be empty.
+pub fn join(prefix: &str, rest: &str) -> String {
+    if prefix.is_empty() { rest.to_owned() } else { format!("{prefix}/{rest}") }
+}
 
 /// What a store calls an object, until it is replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    pub(crate) e_tag: Option<String>,
-    pub(crate) version: Option<String>,
+    /// The tag of its contents.
+    pub e_tag: Option<String>,
+    /// Its version, if the store keeps several.
+    pub version: Option<String>,
 }
 
 /// The condition of a put.
@@ -37,8 +52,8 @@ pub enum StoreError {
     /// The store refused the credentials of this node, or the node has none. Nothing happened.
     #[error("the object store refuses the credentials in the environment of this node")]
     Credentials,
-    /// The bucket does not exist, or this node sees another store than the one that the Loglet was made in. Nothing happened.
-    #[error("this node does not see the bucket or directory of the loglet")]
+    /// The bucket does not exist, or this node sees another store than it should. Nothing happened.
+    #[error("this node does not see the bucket or directory")]
     Elsewhere,
     /// The store has no conditional put. Nothing happened.
     #[error("the object store has no conditional put")]

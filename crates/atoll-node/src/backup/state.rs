@@ -1,0 +1,112 @@
+//! What this node knows of the backup, and what the parts of this module share.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use atoll_backup::{End, SnapshotInfo};
+use atoll_contract::Register;
+use atoll_core::sync::lock;
+use atoll_core::{Env, Notify};
+use atoll_db::{Clock, Database};
+use atoll_log::VirtualLog;
+
+use super::plan::BackupPlan;
+use crate::members::Members;
+
+/// The register with the plan. Its name begins like those that belong to one cluster and do not move to another one.
+pub(crate) const REGISTER: &str = "cluster/backup/db";
+
+/// The backup, as this node sees it. Clones share it.
+#[derive(Clone)]
+pub struct Backups(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) env: Env,
+    /// The register with the plan.
+    pub(super) register: Arc<dyn Register>,
+    pub(super) members: Members,
+    /// Set once the database is open.
+    pub(super) replica: OnceLock<Replica>,
+    seen: Mutex<Seen>,
+    /// The plan was changed through this node, or a snapshot is there.
+    pub(super) changed: Notify,
+}
+
+/// What is backed up.
+#[derive(Clone)]
+pub(super) struct Replica {
+    pub(super) cluster: String,
+    pub(super) database: Database,
+    pub(super) log: Arc<VirtualLog>,
+    clock: Clock,
+}
+
+impl Replica {
+    pub(super) fn new(cluster: String, database: Database, log: Arc<VirtualLog>, clock: Clock) -> Self {
+        Replica { cluster, database, log, clock }
+    }
+
+    /// Returns the time, in milliseconds since the Unix epoch.
+    pub(super) fn wall_ms(&self) -> u64 {
+        (self.clock)()
+    }
+}
+
+/// What this node knows of the backup.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) plan: Option<BackupPlan>,
+    pub(super) end: Option<End>,
+    pub(super) newest: Option<SnapshotInfo>,
+    /// Whether this node ships.
+    pub(super) ships: bool,
+    /// Whether a snapshot is on its way from this node.
+    pub(super) taking: bool,
+    /// Why it does not go on.
+    pub(super) trouble: Option<String>,
+    /// The recovery point, in milliseconds, when it was last looked at.
+    pub(super) behind_ms: Option<u64>,
+}
+
+/// What metrics show of the backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BackupFigures {
+    /// All entries below are shipped.
+    pub(crate) shipped_below: Option<u64>,
+    /// The recovery point, in milliseconds.
+    pub(crate) behind_ms: Option<u64>,
+    /// Whether it does not go on.
+    pub(crate) failing: bool,
+}
+
+impl Backups {
+    /// Creates it for a node.
+    pub(crate) fn new(env: Env, register: Arc<dyn Register>, members: Members) -> Self {
+        let (replica, seen, changed) = (OnceLock::new(), Mutex::default(), Notify::default());
+        Backups(Arc::new(Shared { env, register, members, replica, seen, changed }))
+    }
+
+    /// Returns what metrics show. None if nothing is backed up.
+    pub(crate) fn figures(&self) -> Option<BackupFigures> {
+        let seen = self.seen();
+        seen.plan.filter(|plan| plan.on)?;
+        let shipped_below = seen.end.map(|end| end.to.0);
+        Some(BackupFigures { shipped_below, behind_ms: seen.behind_ms, failing: seen.trouble.is_some() })
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        lock(&self.0.seen).clone()
+    }
+
+    pub(super) fn see(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut lock(&self.0.seen));
+    }
+
+    /// Waits as a backup does between two requests.
+    pub(super) fn nap(&self) -> atoll_backup::Nap {
+        let env = self.0.env.clone();
+        Arc::new(move |pause| {
+            let env = env.clone();
+            Box::pin(async move { env.sleep(env.jitter(pause)).await })
+        })
+    }
+}

@@ -1,0 +1,329 @@
+//! Makes the data directory of a new cluster from a backup, up to a chosen moment. No node of the old cluster is needed, and the backup is
+//! only read.
+//!
+//! The state is made first, in a store of its own: a snapshot, and the entries behind it, one after the other. Its hash is compared with
+//! that of the old replicas wherever one stood. What follows is the same as in a rescue of a cluster whose log has no entries left, and of
+//! which only this state remains: a node of the new cluster starts alone, its log begins where the state ends, and its doors propose what
+//! their clients need.
+
+use std::path::Path;
+use std::time::Duration;
+
+use atoll_backup::{Backup, BackupError, Entry, Moment, Run, Runs, SnapshotInfo};
+use atoll_contract::{LogPos, LogletId, Nonce, Version};
+use atoll_core::LevelRange;
+use atoll_core::testing::mutant;
+use atoll_db::backup::{Beyond, Filling, RebuildError, Replaying};
+use atoll_db::{Applications, FjallStore, Options, StoreError};
+use atoll_door::Door;
+use atoll_log::Chain;
+
+use super::error::RescueError;
+use super::folder::Work;
+use super::plan::{Fate, LogPlan, Plan};
+use super::rebuild::{self, Filled};
+use crate::backup::restored;
+use crate::config::{NodeConfig, Roles};
+use crate::database;
+use crate::replica::DatabaseState;
+
+/// The cache of the store while the state is made.
+const CACHE_BYTES: u64 = 64 << 20;
+/// To compare the state with the next hash behind the chosen moment, at most this much memory is used.
+const MOST_BEYOND_BYTES: usize = 256 << 20;
+
+/// Why nothing was restored. The new data directory is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The backup cannot be read, or does not have the moment.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// The state cannot be made.
+    #[error("the state: {0}")]
+    State(#[from] RebuildError),
+    /// The state is not the one that the replicas had.
+    #[error(
+        "the state below {below} has the hash {found:032x}, and the replicas had {expected:032x} there: the backup, or this program, is wrong"
+    )]
+    Differs {
+        /// The position.
+        below: LogPos,
+        /// The hash of the restored state.
+        found: u128,
+        /// The hash in the backup.
+        expected: u128,
+    },
+    /// An entry was written by a later program.
+    #[error("the entry at {0} has something that only a later version of this program knows")]
+    Newer(LogPos),
+    /// The new node keeps its state in memory.
+    #[error("a restore needs the state on the disk: set `database.state` to \"disk\"")]
+    InMemory,
+    /// The new node keeps no replica, or has no applications.
+    #[error("the first node of the new cluster keeps no database")]
+    NoDatabase,
+    /// The new directory cannot be made.
+    #[error(transparent)]
+    Rescue(#[from] RescueError),
+}
+
+impl From<StoreError> for RestoreError {
+    fn from(error: StoreError) -> Self {
+        RestoreError::State(error.into())
+    }
+}
+
+/// How far a restore is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The snapshot is being read.
+    Snapshot {
+        /// So many bytes of it.
+        bytes: u64,
+        /// Of so many.
+        of: u64,
+    },
+    /// Entries are being applied.
+    Entries {
+        /// All below this position are.
+        below: LogPos,
+        /// The first position of them.
+        from: LogPos,
+        /// The last position of the backup, or the chosen one.
+        to: LogPos,
+    },
+    /// The new node is being made.
+    Node,
+}
+
+/// Where a restore comes from, and up to which moment.
+pub struct Chosen {
+    /// The backup.
+    pub backup: Backup,
+    /// The moment.
+    pub moment: Moment,
+}
+
+/// What was restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The cluster that was backed up.
+    pub cluster: String,
+    /// The snapshot with which it began.
+    pub snapshot: SnapshotInfo,
+    /// The state has all entries below.
+    pub below: LogPos,
+    /// The time of the last of them, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+    /// The hash of the state as replicas show it.
+    pub hash: u128,
+    /// The highest position at which the state was compared with that of the replicas of the old cluster. If it is not below `below`,
+    /// everything that was restored is proven.
+    pub compared_below: LogPos,
+}
+
+/// A restore in progress.
+struct Restore<'a> {
+    backup: &'a Backup,
+    moment: Moment,
+    report: &'a mut dyn FnMut(Progress),
+    compared_below: LogPos,
+}
+
+/// Makes the data directory of `config` from a backup. `apps` and `doors` are those of the new node. On return it can be started. Runs on
+/// the current runtime, which must be of one thread.
+///
+/// # Errors
+/// Nothing was restored.
+pub async fn from_backup(
+    config: NodeConfig,
+    from: &Chosen,
+    apps: Applications,
+    mut doors: Vec<Box<dyn Door>>,
+    report: &mut dyn FnMut(Progress),
+) -> Result<Restored, RestoreError> {
+    if config.roles != Roles::ALL {
+        return Err(RescueError::Roles.into());
+    }
+    if config.database == DatabaseState::InMemory {
+        return Err(RestoreError::InMemory);
+    }
+    if !config.replica || apps.is_empty() {
+        return Err(RestoreError::NoDatabase);
+    }
+    let cluster = from.backup.about.cluster.clone();
+    if cluster == config.cluster {
+        return Err(RescueError::SameCluster(cluster).into());
+    }
+    // Refused before anything is made.
+    from.backup.snapshot_for(from.moment)?;
+    let work = Work::begin(&config.data, &[])?;
+    let mut restore =
+        Restore { backup: &from.backup, moment: from.moment, report, compared_below: LogPos::ZERO };
+    let folder = work.copy_of(0).join(database::FOLDER);
+    let made = restore.make_state(&folder, apps, config.levels, &config.database_options).await;
+    let done = match made {
+        Ok(restored) => {
+            (restore.report)(Progress::Node);
+            make_node(&work, &config, &folder, &restored, &mut doors).await.map(|()| restored)
+        }
+        Err(error) => Err(error),
+    };
+    match done {
+        Ok(restored) => {
+            work.finish()?;
+            Ok(restored)
+        }
+        Err(error) => {
+            // If it stays, the next attempt removes it.
+            let _ = work.discard();
+            Err(error)
+        }
+    }
+}
+
+impl<'a> Restore<'a> {
+    async fn make_state(
+        &mut self,
+        folder: &Path,
+        apps: Applications,
+        reads: LevelRange,
+        options: &Options,
+    ) -> Result<Restored, RestoreError> {
+        let snapshot = self.backup.snapshot_for(self.moment)?.clone();
+        let head = &snapshot.head;
+        std::fs::create_dir_all(folder).map_err(RescueError::file(folder))?;
+        let mut filling = Filling::begin(Box::new(FjallStore::open(folder, CACHE_BYTES)?), reads)?;
+        let mut bytes = 0;
+        for number in 0..head.pieces {
+            for piece in self.backup.pieces(&snapshot, number).await? {
+                bytes += piece.len() as u64;
+                filling.add(piece)?;
+            }
+            (self.report)(Progress::Snapshot { bytes, of: head.bytes.max(bytes) });
+        }
+        let state = filling.finish(apps, head.below, head.hash, options)?;
+        self.compared_below = head.below;
+        let (state, mut runs, rest) = self.replay(state, &snapshot).await?;
+        let (below, time_ms, hash) = (state.next(), state.time_ms(), state.shown_hash());
+        self.go_beyond(state.finish()?, &mut runs, rest).await?;
+        let cluster = self.backup.about.cluster.clone();
+        Ok(Restored { cluster, snapshot, below, time_ms, hash, compared_below: self.compared_below })
+    }
+
+    /// Applies the entries up to the moment. Returns the state, and what follows in the backup.
+    async fn replay(
+        &mut self,
+        mut state: Replaying,
+        snapshot: &SnapshotInfo,
+    ) -> Result<(Replaying, Runs<'a>, Option<(Run, Vec<Entry>)>), RestoreError> {
+        let from = snapshot.head.below;
+        let end = self.backup.end.map_or(from, |end| end.to);
+        let to = match self.moment {
+            Moment::Position(to) if mutant(atoll_backup::mutants::RESTORE_ENDS_EARLY) => LogPos(to.0 - 1),
+            Moment::Position(to) => to,
+            Moment::Latest | Moment::Time(_) => end,
+        };
+        let mut runs = self.backup.runs(snapshot);
+        let mut time_ms = snapshot.head.time_ms;
+        while state.next() < to {
+            let Some((run, entries)) = runs.next().await? else { break };
+            let mut entries = entries.into_iter();
+            while let Some(entry) = entries.next() {
+                time_ms = time_ms.max(entry.time_ms);
+                if state.next() >= to || matches!(self.moment, Moment::Time(ms) if time_ms > ms) {
+                    let rest = std::iter::once(entry).chain(entries).collect();
+                    return Ok((state, runs, Some((run, rest))));
+                }
+                let at = state.next();
+                state.apply(restored(entry).ok_or(RestoreError::Newer(at))?)?;
+            }
+            self.compared_below = compare(&run, state.hash().below, state.hash().hash, self.compared_below)?;
+            (self.report)(Progress::Entries { below: state.next(), from, to });
+        }
+        Ok((state, runs, None))
+    }
+
+    /// Applies what follows in the backup, in memory, up to the next position with a hash.
+    async fn go_beyond(
+        &mut self,
+        mut beyond: Beyond,
+        runs: &mut Runs<'_>,
+        rest: Option<(Run, Vec<Entry>)>,
+    ) -> Result<(), RestoreError> {
+        if self.compared_below >= beyond.hash().below {
+            return Ok(());
+        }
+        let mut next = rest;
+        while beyond.bytes() < MOST_BEYOND_BYTES {
+            let (run, entries) = match next.take() {
+                Some(rest) => rest,
+                None => match runs.next().await {
+                    Ok(Some(read)) => read,
+                    // What follows is lost, but the state is whole.
+                    Ok(None) | Err(BackupError::Gap { .. }) => return Ok(()),
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            for entry in entries {
+                let at = beyond.hash().below;
+                beyond.apply(restored(entry).ok_or(RestoreError::Newer(at))?)?;
+            }
+            let now = beyond.hash();
+            let compared = compare(&run, now.below, now.hash, self.compared_below)?;
+            if compared > self.compared_below {
+                self.compared_below = compared;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Compares the state at the end of a run with that of the replica that stood there. Returns up to where it was compared now.
+fn compare(run: &Run, below: LogPos, found: u128, compared: LogPos) -> Result<LogPos, RestoreError> {
+    match run.hash {
+        Some(expected) if expected != found || below != run.to => {
+            Err(RestoreError::Differs { below: run.to, found, expected })
+        }
+        Some(_) => Ok(run.to),
+        None => Ok(compared),
+    }
+}
+
+/// Makes the new data directory around the state.
+async fn make_node(
+    work: &Work,
+    config: &NodeConfig,
+    folder: &Path,
+    restored: &Restored,
+    doors: &mut [Box<dyn Door>],
+) -> Result<(), RestoreError> {
+    let broken = |error| RescueError::Chain { log: database::LOG.to_owned(), error };
+    // Only a beginning: what the log really is on comes from the plan.
+    let chain = Chain::first(Nonce(1), LogletId(1), "none", bytes::Bytes::new()).map_err(broken)?;
+    let log = LogPlan {
+        name: database::LOG.to_owned(),
+        fate: Fate::Kept,
+        version: Version(1),
+        trim: restored.below,
+        end: restored.below,
+        acknowledged: restored.below,
+        covered: Vec::new(),
+        cut_at: None,
+        time_ms: Some(restored.time_ms),
+        bytes: 0,
+        notes: Vec::new(),
+        chain,
+        segments: Vec::new(),
+    };
+    let plan = Plan {
+        from: restored.cluster.clone(),
+        survivors: Vec::new(),
+        logs: vec![log],
+        not_rescued: Vec::new(),
+    };
+    let age = database::wall_clock_ms().saturating_sub(restored.time_ms);
+    let filled = Filled { plan: &plan, state: Some(folder), restored_age: Some(Duration::from_millis(age)) };
+    Ok(rebuild::run(work, config, &[], &filled, doors).await?)
+}

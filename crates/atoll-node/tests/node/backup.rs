@@ -1,0 +1,186 @@
+//! A node ships its database into a directory, and another cluster is made from it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use atoll_backup::{Backup, BackupError, Folder, Moment, Nap};
+use atoll_client::proto;
+use atoll_contract::LogPos;
+use atoll_db::{AppId, Application, ApplyAt, Engine, Rejected, StoreError, Tx, View};
+use atoll_door::backend::BackupBackend;
+use atoll_node::rescue::{Chosen, Progress, RescueError, RestoreError, Restored, from_backup};
+use atoll_node::{Applications, DatabaseState, NodeConfig, RunningNode, embed, start_with};
+use bytes::Bytes;
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// An application whose commands are `key=value`.
+struct Notes;
+
+impl Application for Notes {
+    type Event = ();
+    const ID: AppId = AppId(9);
+    const NAME: &'static str = "notes";
+
+    fn apply(&mut self, _: &ApplyAt, command: &[u8], tx: &mut Tx<'_, ()>) -> Result<Bytes, Rejected> {
+        let at = command.iter().position(|b| *b == b'=').ok_or(Rejected(Bytes::new()))?;
+        tx.put(&command[..at], Bytes::copy_from_slice(&command[at + 1..]));
+        Ok(Bytes::new())
+    }
+
+    fn opened(&mut self, _: &View) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+fn config(data: &Path, cluster: &str) -> NodeConfig {
+    NodeConfig { cluster: cluster.to_owned(), ..NodeConfig::alone(data) }
+}
+
+async fn node(data: &Path, cluster: &str) -> (RunningNode, Engine<Notes>) {
+    let (door, engine) = embed(Notes);
+    let node = start_with(config(data, cluster), vec![door]).unwrap();
+    node.joined().await.unwrap();
+    (node, engine.await.unwrap())
+}
+
+/// Returns the position of the entry.
+async fn put(engine: &Engine<Notes>, command: String) -> LogPos {
+    engine.propose(command.into_bytes().into()).unwrap().await.unwrap().unwrap().position
+}
+
+fn url(store: &Path) -> String {
+    format!("file://{}", store.display())
+}
+
+async fn start(node: &RunningNode, store: &Path) -> proto::BackupStatusReply {
+    let request = proto::StartBackupRequest {
+        url: url(store),
+        every_ms: Some(100),
+        snapshot_every_ms: Some(400),
+        ..proto::StartBackupRequest::default()
+    };
+    node.parts().backups.start(request).await.unwrap()
+}
+
+/// Waits until all entries below are shipped.
+async fn shipped(node: &RunningNode, below: LogPos) -> proto::BackupStatusReply {
+    let began = Instant::now();
+    loop {
+        let status = node.parts().backups.status().await.unwrap();
+        if status.shipped_below.is_some_and(|at| at >= below.0) && status.behind_ms == Some(0) {
+            return status;
+        }
+        assert!(began.elapsed() < WITHIN, "{status:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn open(store: &Path, cluster: &str) -> Result<Backup, BackupError> {
+    let nap: Nap = Arc::new(|pause| Box::pin(tokio::time::sleep(pause)));
+    Backup::open(Folder::at(&url(store), cluster, atoll_node::database::LOG, nap)?).await
+}
+
+/// Restores on a thread of its own: what is left of the node that made the new directory ends with its runtime.
+fn restore(store: &Path, moment: Moment, into: NodeConfig) -> Result<Restored, RestoreError> {
+    let work = async move || {
+        let chosen = Chosen { backup: open(store, "old").await?, moment };
+        let mut apps = Applications::new();
+        embed(Notes).0.applications(&mut apps);
+        let mut seen = Vec::new();
+        let doors = vec![embed(Notes).0];
+        let restored = from_backup(into, &chosen, apps, doors, &mut |progress| seen.push(progress)).await?;
+        assert!(seen.contains(&Progress::Node) && seen.len() > 1, "{seen:?}");
+        Ok(restored)
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(work())
+        });
+        thread.join().unwrap()
+    })
+}
+
+fn get(engine: &Engine<Notes>, key: &str) -> Option<Bytes> {
+    engine.view().get(key.as_bytes()).unwrap()
+}
+
+#[tokio::test]
+async fn a_backup_goes_on_over_lives_of_a_node_and_every_moment_is_restored() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, store) = (root.path().join("old"), root.path().join("store"));
+    let mut at = Vec::new();
+    for life in 0..2 {
+        let (node, engine) = node(&data, "old").await;
+        if life == 0 {
+            assert!(node.parts().backups.list().await.is_err(), "there is none yet");
+            assert!(start(&node, &store).await.on);
+        }
+        for number in 0..40 {
+            at.push(put(&engine, format!("last={}", life * 40 + number)).await);
+        }
+        let status = shipped(&node, at[at.len() - 1].plus(1)).await;
+        assert!(status.on && status.ships && status.trouble.is_empty(), "{status:?}");
+        node.shutdown().await;
+    }
+    let backup = open(&store, "old").await.unwrap();
+    assert!(!backup.snapshots.is_empty());
+    for chosen in [0, 13, 39, 40, 79] {
+        let into = root.path().join(format!("new-{chosen}"));
+        let below = at[chosen].plus(1);
+        let restored = restore(&store, Moment::Position(below), config(&into, "new")).unwrap();
+        assert_eq!((restored.below, restored.cluster.as_str()), (below, "old"));
+        assert!(restored.compared_below >= below, "{restored:?}");
+        let (node, engine) = node(&into, "new").await;
+        engine.barrier().await.unwrap().unwrap();
+        assert_eq!(get(&engine, "last"), Some(chosen.to_string().into()));
+        assert!(put(&engine, "more=1".to_owned()).await >= below, "the log goes on behind it");
+        node.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_restored_is_refused_and_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, store) = (root.path().join("old"), root.path().join("store"));
+    let (node, engine) = node(&data, "old").await;
+    start(&node, &store).await;
+    let last = put(&engine, "a=1".to_owned()).await.plus(1);
+    shipped(&node, last).await;
+    let into = root.path().join("new");
+    let late = restore(&store, Moment::Position(last.plus(100)), config(&into, "new"));
+    assert!(matches!(late, Err(RestoreError::Backup(BackupError::TooLate { .. }))), "{late:?}");
+    let same = restore(&store, Moment::Latest, config(&into, "old"));
+    assert!(matches!(same, Err(RestoreError::Rescue(RescueError::SameCluster(_)))), "{same:?}");
+    let memory = NodeConfig { database: DatabaseState::InMemory, ..config(&into, "new") };
+    let memory = restore(&store, Moment::Latest, memory);
+    assert!(matches!(memory, Err(RestoreError::InMemory)), "{memory:?}");
+    let other = open(&store, "another").await.map(|_| ());
+    assert!(matches!(other, Err(BackupError::None { .. })), "{other:?}");
+    assert!(!into.exists() && !root.path().join("new.rescue").exists());
+    std::fs::create_dir(&into).unwrap();
+    std::fs::write(into.join("file"), "theirs").unwrap();
+    let full = restore(&store, Moment::Latest, config(&into, "new"));
+    assert!(matches!(full, Err(RestoreError::Rescue(RescueError::NotEmpty(_)))), "{full:?}");
+    let stopped = node.parts().backups.stop().await.unwrap();
+    assert!(!stopped.on && !stopped.id.is_empty());
+    let again = start(&node, &store).await;
+    assert_eq!((again.on, again.id), (true, stopped.id), "it continues the same backup");
+    node.shutdown().await;
+}
+
+#[tokio::test]
+async fn another_cluster_of_the_same_name_cannot_ship_to_the_same_place() {
+    let root = tempfile::tempdir().unwrap();
+    let store = root.path().join("store");
+    let (first, _) = node(&root.path().join("first"), "old").await;
+    start(&first, &store).await;
+    first.shutdown().await;
+    let (second, _) = node(&root.path().join("second"), "old").await;
+    let request = proto::StartBackupRequest { url: url(&store), ..proto::StartBackupRequest::default() };
+    let refused = second.parts().backups.start(request).await.unwrap_err();
+    assert!(refused.failure.message.contains("belongs to another cluster"), "{refused:?}");
+    second.shutdown().await;
+}
