@@ -297,20 +297,22 @@ def refusals(drill, cluster, store, nodes, listed):
     refused(drill, store, "is not empty", "latest", config)
     (data / "something").unlink()
     data.rmdir()
-    # What a restore to right behind the first snapshot reads.
-    early, first = str(listed["snapshots"][0]["below"] + 1), f"{0:016x}"
-    run = next(store.objects.rglob(f"entries/{first}"))
-    piece = max(path for path in store.objects.rglob(f"snapshots/{first}/*-*") if not path.name.startswith("attempt"))
-    for path in (run, piece):
-        kept = path.read_bytes()
-        for wrong in (kept[:-1] + bytes([kept[-1] ^ 1]), kept[: len(kept) // 2]):
-            path.write_bytes(wrong)
-            refused(drill, store, f"{path.name} is damaged", early, config)
-        aside = path.with_name("aside")
-        path.rename(aside)
-        refused(drill, store, f"{path.name} is missing", early, config)
-        aside.rename(path)
-        path.write_bytes(kept)
+    # What a restore to right behind the first snapshot reads: the first run, and the newest snapshot of that state, by whichever attempt.
+    early = listed["snapshots"][0]["below"] + 1
+    chosen = [snapshot["number"] for snapshot in listed["snapshots"] if snapshot["below"] <= early][-1]
+    for pattern in (f"entries/{0:016x}", f"snapshots/{chosen:016x}/*-{0:08x}"):
+        kept = {path: path.read_bytes() for path in store.objects.rglob(pattern)}
+        last = pattern[-8:]
+        for wrong in (lambda old: old[:-1] + bytes([old[-1] ^ 1]), lambda old: old[: len(old) // 2]):
+            for path, old in kept.items():
+                path.write_bytes(wrong(old))
+            refused(drill, store, f"{last} is damaged", str(early), config)
+        for path in kept:
+            path.rename(path.with_name(f"aside-{path.name}"))
+        refused(drill, store, f"{last} is missing", str(early), config)
+        for path, old in kept.items():
+            path.with_name(f"aside-{path.name}").rename(path)
+            path.write_bytes(old)
     need(print_of(store.objects) == before, "the backup has changed")
     need(not data.exists() and not pathlib.Path(f"{data}.rescue").exists(), "a refused restore has left something")
     bad = cluster.atoll("backup", "start", "--to", "s3://key:secret@bucket/x", "--json", check=False)

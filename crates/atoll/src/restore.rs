@@ -56,8 +56,9 @@ fn moment(text: &str) -> Result<Moment, String> {
     if let Ok(position) = text.parse() {
         return Ok(Moment::Position(atoll_backup::LogPos(position)));
     }
-    // A number is a position, so this is a date.
-    let ms = timestamp(text).and_then(|us| u64::try_from(us / 1000).ok());
+    // A number is a position, so only a date is a time.
+    let date = Some(text).filter(|text| text.ends_with('Z'));
+    let ms = date.and_then(timestamp).and_then(|us| u64::try_from(us / 1000).ok());
     ms.map(Moment::Time)
         .ok_or_else(|| "latest, a time such as 2026-11-21T22:15:00.5Z, or a position is allowed".to_owned())
 }
