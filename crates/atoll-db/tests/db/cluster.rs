@@ -190,7 +190,7 @@ fn a_store_that_was_altered_is_found_and_refilled() {
 #[test]
 fn the_log_is_trimmed_while_a_store_is_scrubbed() {
     let mut world = World::new(17);
-    let mut step = |world: &mut World, n: usize| {
+    let step = |world: &mut World, n: usize| {
         world.propose(n % 3, 1);
         world.driver.run_for(Duration::from_millis(3));
     };
