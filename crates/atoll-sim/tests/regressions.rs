@@ -192,7 +192,8 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "striped",
         9084257,
         "a node that did not know the cluster's level yet could not say which offsets its pads were for, and appended eight too many \
-         (`handles_that_cannot_say_which_offsets_they_fill_ask_for_the_tail_first`)",
+         (`handles_that_cannot_say_which_offsets_they_fill_ask_for_the_tail_first`); with the draws of a later program, one too many, \
+         because a record came between (`who_opens_one_knows_that_the_cluster_has_its_level`)",
     ),
 ];
 

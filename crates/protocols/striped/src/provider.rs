@@ -11,6 +11,8 @@ use atoll_contract::{
     Duties, Evidence, Extent, Kinds, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset, Part,
     PartLoglet, PlanError, Progress, Reason, RoleOfKind, SealedConfig, Trouble, Unavailability, Urgency,
 };
+use atoll_core::level::since;
+use atoll_core::testing::hit;
 use atoll_core::{BoxFuture, Encode, Env, NodeId};
 
 use crate::check_tail::all_or_error;
@@ -76,6 +78,11 @@ impl StripedProvider {
         open: impl Fn(usize, &Stripe) -> Result<Arc<dyn Loglet>, PlanError>,
     ) -> Result<Arc<dyn Loglet>, PlanError> {
         let stripes = self.stripes(id, config)?;
+        // A chain names this kind only from this level on, and the level never falls. So a node that has just started need not wait until
+        // it hears of it, and says from the first pad on which offsets are meant (`Loglet::fills_once`).
+        if self.env.levels().learn(since::STRIPED).is_ok_and(|has_risen| has_risen) {
+            hit("striped.level");
+        }
         let parts =
             stripes.iter().enumerate().map(|(i, stripe)| open(i, stripe)).collect::<Result<_, _>>()?;
         Ok(Arc::new(StripedLoglet::new(self.env.clone(), parts, self.options.clone())))

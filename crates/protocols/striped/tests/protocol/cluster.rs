@@ -69,6 +69,17 @@ impl Role for Answers {
     fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
 }
 
+fn registry(env: &Env, nodes: u32) -> Registry {
+    let directory: Arc<dyn Directory> = Arc::new(All((1..=nodes).map(NodeId).collect()));
+    let kinds = Kinds::default();
+    let native = NativeProvider::new(env.clone(), directory.clone(), NativeOptions::default());
+    let local = LocalProvider::new(env.clone(), directory, LocalOptions::default());
+    let striped = StripedProvider::new(env.clone(), kinds.clone(), StripedOptions::default());
+    let registry = Registry::new().with(Arc::new(native)).with(Arc::new(local)).with(Arc::new(striped));
+    kinds.fill(&registry);
+    registry
+}
+
 impl Harness {
     pub fn new(nodes: u32, of: Of, mode: Mode, stripes: usize) -> Self {
         let mut driver = Driver::new(11);
@@ -77,18 +88,16 @@ impl Harness {
         for n in (1..=nodes).map(NodeId) {
             let env = driver.add_node(n, assemble);
             env.levels().learn(Level::CURRENT).unwrap();
-            let directory: Arc<dyn Directory> = Arc::new(All((1..=nodes).map(NodeId).collect()));
-            let kinds = Kinds::default();
-            let options = StripedOptions::default();
-            let native = NativeProvider::new(env.clone(), directory.clone(), NativeOptions::default());
-            let local = LocalProvider::new(env.clone(), directory, LocalOptions::default());
-            let striped = StripedProvider::new(env, kinds.clone(), options);
-            let registry =
-                Registry::new().with(Arc::new(native)).with(Arc::new(local)).with(Arc::new(striped));
-            kinds.fill(&registry);
-            registries.insert(n, registry);
+            registries.insert(n, registry(&env, nodes));
         }
         Harness { driver, nodes, of, mode, stripes, configs: BTreeMap::new(), registries }
+    }
+
+    /// Adds a node that has not heard of the cluster's level yet.
+    pub fn newcomer(&mut self) -> (Env, Arc<dyn LogletProvider>) {
+        let env = self.driver.add_node(NodeId(self.nodes + 1), assemble);
+        let provider = registry(&env, self.nodes).provider("striped").unwrap().clone();
+        (env, provider)
     }
 
     pub fn provider(&self, at: NodeId) -> Arc<dyn LogletProvider> {

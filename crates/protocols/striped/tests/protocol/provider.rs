@@ -7,6 +7,7 @@ use atoll_contract::{
     Batch, ClientId, Entry, Extent, Loglet, LogletId, LogletSpec, Offset, OpId, PlanError, ReadFrom,
 };
 use atoll_core::NodeId;
+use atoll_core::level::since;
 use atoll_striped::{Mode, StripedConfig};
 use bytes::Bytes;
 
@@ -53,6 +54,17 @@ fn rotating_sequencers_are_on_the_same_servers_and_take_turns() {
     // What the next one inherits.
     let again = plan(&mut h, LogletSpec::default(), Some(config.clone())).unwrap();
     assert_eq!(again, config);
+}
+
+/// Otherwise it could not say for which offsets its pads are, and there would be too many (striped-I7).
+#[test]
+fn who_opens_one_knows_that_the_cluster_has_its_level() {
+    let mut h = cluster(3);
+    let config = plan(&mut h, LogletSpec::of("striped"), None).unwrap();
+    let (env, provider) = h.newcomer();
+    assert!(!env.levels().allows(since::NOT_BELOW));
+    drop(provider.open(LogletId(7 << 64), &config).unwrap());
+    assert!(env.levels().allows(since::NOT_BELOW) && !env.levels().is_settled());
 }
 
 #[test]
