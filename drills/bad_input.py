@@ -119,7 +119,7 @@ def configuration(drill):
         elif pair and not line.startswith("# "):
             file = drill.folder / "wrong.toml"
             for wrong in ("-1", '"\\u0001"', "[[2]]", "1979-05-27"):
-                bracket = f"[[{section}]]" if section == "peer" else f"[{section}]"
+                bracket = f"[[{section}]]" if section in ("peer", "registers") else f"[{section}]"
                 file.write_text(f"\n{bracket}\n{pair[1]} = {wrong}\n")
                 refused(drill, f"{section}.{pair[1]} = {wrong}", [f"{file}:3", f"{section}.{pair[1]}", "allowed"], "--config", file)
                 count += 1
