@@ -183,9 +183,11 @@ fn identities_that_are_demanded_are_demanded_here() {
     );
     let no_port = fault_of("dataDir=d\nenforce.auth.enabled=true\nenforce.auth.schemes=x509\n");
     assert!(no_port.contains("there is no `listen.zookeeper_tls`"), "{no_port}");
-    let not_asked = fault_of(
-        "dataDir=d\nsecureClientPort=2281\nssl.clientAuth=none\nenforce.auth.enabled=true\nenforce.auth.schemes=x509\n",
-    );
+    let some_file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let not_asked = fault_of(&format!(
+        "dataDir=d\nsecureClientPort=2281\nssl.keyStore.location={some_file}\nssl.clientAuth=none\n\
+         enforce.auth.enabled=true\nenforce.auth.schemes=x509\n"
+    ));
     assert!(not_asked.contains("no client is asked for a certificate"), "{not_asked}");
 }
 
