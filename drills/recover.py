@@ -210,7 +210,7 @@ def killed(drill, config, survivor, data):
     plan = json.loads(recover(drill, config, "--dry-run", "--json", survivor=survivor, check=True).stdout)["plan"]
     took = time.monotonic() - began
     need(not data.exists(), "a dry run has made a folder")
-    before, times = print_of(survivor), 0
+    before, times, whole = print_of(survivor), 0, None
     for _ in range(drill.args.kills):
         command = [drill.binary, "recover", "--config", config, "--reason", REASON, "--from", survivor, "--yes"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -218,8 +218,12 @@ def killed(drill, config, survivor, data):
         process.kill()
         done = process.wait() == 0
         need(print_of(survivor) == before, "the survivor's folder has changed")
-        need(data.exists() == done, "a killed command has left a folder that looks whole")
-        if done:
+        need(data.exists() or not done, "the command has ended, and made no folder")
+        if data.exists():
+            # It gives the folder its name once it is whole, and may be killed while it removes its copies.
+            names = sorted(entry.name for entry in data.iterdir())
+            whole = whole or names
+            need(names == whole, f"a killed command has left a folder that looks whole: {names}, elsewhere {whole}")
             shutil.rmtree(data)
         times += not done
     return plan, times
