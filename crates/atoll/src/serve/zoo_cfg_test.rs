@@ -183,10 +183,13 @@ fn identities_that_are_demanded_are_demanded_here() {
     );
     let no_port = fault_of("dataDir=d\nenforce.auth.enabled=true\nenforce.auth.schemes=x509\n");
     assert!(no_port.contains("there is no `listen.zookeeper_tls`"), "{no_port}");
-    let some_file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let folder = tempfile::tempdir().unwrap();
+    let pem = folder.path().join("server.pem");
+    std::fs::write(&pem, "").unwrap();
     let not_asked = fault_of(&format!(
-        "dataDir=d\nsecureClientPort=2281\nssl.keyStore.location={some_file}\nssl.clientAuth=none\n\
-         enforce.auth.enabled=true\nenforce.auth.schemes=x509\n"
+        "dataDir=d\nsecureClientPort=2281\nssl.keyStore.location={}\nssl.clientAuth=none\n\
+         enforce.auth.enabled=true\nenforce.auth.schemes=x509\n",
+        pem.display()
     ));
     assert!(not_asked.contains("no client is asked for a certificate"), "{not_asked}");
 }
