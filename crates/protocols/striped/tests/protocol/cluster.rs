@@ -95,9 +95,10 @@ impl Harness {
 
     /// Adds a node that has not heard of the cluster's level yet.
     pub fn newcomer(&mut self) -> (Env, Arc<dyn LogletProvider>) {
-        let env = self.driver.add_node(NodeId(self.nodes + 1), assemble);
-        let provider = registry(&env, self.nodes).provider("striped").unwrap().clone();
-        (env, provider)
+        let node = NodeId(self.nodes + 1);
+        let env = self.driver.add_node(node, assemble);
+        self.registries.insert(node, registry(&env, self.nodes));
+        (env, self.provider(node))
     }
 
     pub fn provider(&self, at: NodeId) -> Arc<dyn LogletProvider> {
