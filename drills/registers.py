@@ -135,7 +135,10 @@ def lacking(cluster):
     node.config.write_text(text.replace("/drill\"", "/other\""))
     pids, _ = cluster.signal([node.id])
     cluster.wait_back(pids)
-    poll("node 3 is a member again", 30, lambda: all(n["state"] == "up" for n in cluster.status()["nodes"]), every=0.2)
+    # The others may not have noticed yet that it was away; it knows who hears it now.
+    for number in (3, 1, 2):
+        states = lambda at=cluster.connect(number): [n["state"] for n in cluster.status(connect=at)["nodes"]]
+        poll(f"all are up for node {number}", 30, lambda: set(states()) == {"up"}, every=0.2)
     refused(cluster, "--log", MOVED, "--to", ETCD, words=("node 3 has etcd://",))
     node.config.write_text(text)
     need(place(cluster, MOVED) == HOME, "a refused move has moved a chain")
