@@ -39,7 +39,7 @@ pub struct StatePiece {
     pub last: bool,
 }
 
-/// A state that does not change, although the source goes on.
+/// A state that does not change while the source keeps changing.
 pub trait StateSnapshot: Send {
     /// Returns where it is, and its hash.
     fn at(&self) -> StateAt;

@@ -44,7 +44,7 @@ fn every_moment_of_the_kept_time_can_be_restored_and_the_rest_is_gone() {
     assert_eq!(restore(&store, Moment::Latest), Ok(state_below(120)));
     let toy = Toy::at(150);
     round(&mut shipper(&store), &store, &toy, false, 9000).unwrap();
-    assert_eq!(restore(&store, Moment::Latest), Ok(state_below(150)), "a node that is new goes on behind it");
+    assert_eq!(restore(&store, Moment::Latest), Ok(state_below(150)), "a new node continues behind it");
 }
 
 #[test]

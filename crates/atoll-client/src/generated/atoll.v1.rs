@@ -4634,7 +4634,7 @@ pub struct BackupStatusReply {
     /// The node that answers.
     #[prost(uint32, tag = "1")]
     pub node: u32,
-    /// Whether there is a backup that goes on. The fields up to `hold_entries` are set if there ever was one.
+    /// Whether a backup is running. The fields up to `hold_entries` are set if there ever was one.
     #[prost(bool, tag = "2")]
     pub on: bool,
     #[prost(string, tag = "3")]
@@ -4675,7 +4675,7 @@ pub struct BackupStatusReply {
     /// Whether this node ships.
     #[prost(bool, tag = "17")]
     pub ships: bool,
-    /// Why it does not go on; tried again by itself. Empty: nothing.
+    /// Why the backup makes no progress. The node retries by itself. Empty: nothing is wrong.
     #[prost(string, tag = "18")]
     pub trouble: ::prost::alloc::string::String,
 }

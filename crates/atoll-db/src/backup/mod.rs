@@ -2,7 +2,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `snapshot.rs` | the state of a replica, to be copied while the replica goes on; the position and hash up to which it vouches |
+//! | `snapshot.rs` | the state of a replica, to be copied while the replica keeps applying entries; the position and hash up to which it vouches |
 //! | `rebuild.rs` | fills a store with such a state, and applies entries to it, without a log and without a node |
 
 mod rebuild;

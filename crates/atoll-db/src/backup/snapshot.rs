@@ -1,4 +1,4 @@
-//! The state of a replica, to be copied while the replica goes on.
+//! The state of a replica, to be copied while the replica keeps applying entries.
 
 use std::fmt;
 use std::sync::Arc;

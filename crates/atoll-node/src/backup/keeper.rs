@@ -76,7 +76,7 @@ impl Keeper {
             let fresh = looked.is_some_and(|(at, count)| count == seen && env.now().since(at) < LOOK_EVERY);
             if !fresh {
                 looked = Some((env.now(), seen));
-                // If it cannot be read, the known one goes on: the store may be there although the registers are not.
+                // If the plan cannot be read, the known one stays in force: the store may answer although the registers do not.
                 if let Ok(Ok(plan)) = env.within(ANSWER, plan::read(&*self.backups.0.register)).await {
                     found = plan;
                 }
@@ -239,7 +239,7 @@ impl Open {
         Ok(())
     }
 
-    /// Begins a snapshot in the background: it may take minutes, and entries go on being shipped meanwhile.
+    /// Begins a snapshot in the background: it may take minutes, and entries are still shipped meanwhile.
     fn begin_snapshot(&mut self, backups: &Backups) {
         self.taken_from = self.source.database.health().committed_below;
         let taking = Taking::default();

@@ -20,7 +20,7 @@ record! {
         pub id: u128,
         /// Where the objects are.
         pub url: String,
-        /// Whether it goes on.
+        /// Whether the backup runs.
         pub on: bool,
         /// The interval at which entries are shipped, in milliseconds. It bounds the recovery point.
         pub every_ms: u64,

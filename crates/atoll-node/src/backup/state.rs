@@ -61,7 +61,7 @@ pub(super) struct Seen {
     pub(super) ships: bool,
     /// Whether a snapshot is on its way from this node.
     pub(super) taking: bool,
-    /// Why it does not go on.
+    /// Why the backup makes no progress.
     pub(super) trouble: Option<String>,
     /// The recovery point, in milliseconds, when it was last looked at.
     pub(super) behind_ms: Option<u64>,
@@ -74,7 +74,7 @@ pub(crate) struct BackupFigures {
     pub(crate) shipped_below: Option<u64>,
     /// The recovery point, in milliseconds.
     pub(crate) behind_ms: Option<u64>,
-    /// Whether it does not go on.
+    /// Whether the backup makes no progress.
     pub(crate) failing: bool,
 }
 
