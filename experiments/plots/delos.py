@@ -5,6 +5,72 @@ from statistics import median
 from plots.canvas import BASE, OURS, PAPER, lines, loads, plt, save
 
 
+def changes_on(axis, runs, what):
+    """A line for each change of a timeline, with what it is, one below the other."""
+    for number, run in enumerate(r for r in runs if r["workload"] == "change"):
+        axis.axvline(run["at_s"], color="black", lw=0.8, ls=":")
+        axis.annotate(what[run["what"]], (run["at_s"], 0.98 - 0.07 * number), xycoords=("data", "axes fraction"), va="top", fontsize=7)
+
+
+def timeline(axis, runs):
+    """p99 and p50 of puts and gets in slices of a second."""
+    for kind, colour in (("put", OURS), ("get", PAPER)):
+        for quantile, style in (("p99", "-"), ("p50", ":")):
+            at = [(r["at_s"], r[f"{kind}_{quantile}_ms"]) for r in runs if r["workload"] == "slice"]
+            axis.plot([x for x, _ in at], [y for _, y in at], style, color=colour, label=f"{kind}s, {quantile}")
+    axis.set_yscale("log")
+    axis.set_ylabel("ms (log), of each second")
+    axis.set_xlabel("seconds")
+
+
+def figure_8(name):
+    """The upgrade from a Loglet in ZooKeeper to a native one, while tables are used."""
+    runs = lines(name)
+    settings = next(r for r in runs if r["workload"] == "settings")
+    figure, axis = plt.subplots(figsize=(9, 4.2))
+    timeline(axis, runs)
+    what = {"extend": " extended: the native Loglet is active", "modify": " the old segment is rebuilt on the nodes",
+            "ensemble stopped": " ZooKeeper is stopped"}
+    changes_on(axis, runs, what)
+    axis.legend(fontsize=7, loc="lower left")
+    axis.set_title(
+        f"The database's log moves from Apache ZooKeeper to NativeLoglet: {settings['rate']} operations per second on rows of"
+        f" {settings['payload_bytes']} B, {settings['failed']} failed\n{settings['nodes']} nodes and three servers of ZooKeeper on"
+        f" {settings['cores']} cores. Delos: five to ten times lower p99 after the change, as its text says", fontsize=8)
+    save(figure, name)
+
+
+def figure_9(name):
+    """The log beside the replicas of the database and on nodes of its own, and a shift of load that a move answers."""
+    runs = lines(name)
+    settings = next(r for r in runs if r["workload"] == "settings")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.4), width_ratios=(2, 3))
+    at_rates = [r for r in runs if r.get("part") == "rates"]
+    for mode, marker in (("converged", "o"), ("disaggregated", "s")):
+        for kind, colour in (("put", OURS), ("get", PAPER)):
+            mine = [r for r in at_rates if r["mode"] == mode]
+            rates = sorted({r["rate"] for r in mine})
+            of = lambda rate, key: median([r[key] for r in mine if r["rate"] == rate])
+            style = "-" if mode == "converged" else "--"
+            left.plot([of(rate, "ops_s") for rate in rates], [of(rate, f"{kind}_p99_ms") for rate in rates], marker + style, color=colour,
+                      label=f"{kind}s, {mode}")
+    left.set_xscale("log")
+    left.set_yscale("log")
+    left.set_xlabel("operations per second, as many puts as gets (log)")
+    left.set_ylabel("p99, ms (log)")
+    left.legend(fontsize=7)
+    shift = [r for r in runs if r.get("part") == "shift" or r["workload"] == "change"]
+    timeline(right, shift)
+    changes_on(right, shift, {"rate": f" {settings['low']} operations per second become {settings['high']}",
+                              "disaggregate": " the log moves to nodes of its own"})
+    right.legend(fontsize=7, loc="lower right")
+    figure.suptitle(
+        f"Rows of {settings['payload_bytes']} B. The disk of each of the {settings['nodes']} nodes does {settings['writes_per_second']} writes per"
+        f" second; all share {settings['cores']} cores, so a log of its own gains disks and no processors. {settings['failed']} operations failed.\n"
+        "Delos on shared disks, as its text says: ten times the operations per second within 15 ms at p99, with twice the machines", fontsize=8)
+    save(figure, name)
+
+
 def figure_10(name):
     """Appends per second against the number of stripes: modelled machines, and what one machine carries."""
     everything = lines(name)
@@ -179,6 +245,8 @@ def striped_depth_1(name):
 
 
 FIGURES = {
+    "delos/figure_8": figure_8,
+    "delos/figure_9": figure_9,
     "delos/figure_10": figure_10,
     "delos/figure_11_left": figure_11_left,
     "delos/figure_11_middle": figure_11_middle,
