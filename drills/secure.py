@@ -4,8 +4,8 @@
 Three nodes speak TLS with each other and with clients. Who has a certificate of the authority appends, reads and reconfigures a log; one
 node is killed with `kill -9` and comes back. Everybody else is refused, at once and with words that say what to do: a client without TLS,
 one without a certificate, one whose certificate is of another authority, one that does not trust the nodes' authority, and a client with
-TLS at a node without it. A node with a certificate of another authority gets no connection to its peers. The program `openssl` makes the
-certificates.
+TLS at a node without it. A node with a certificate of another authority gets no connection to its peers. At the end, all nodes get
+certificates of another authority while they run, and nobody restarts them. The program `openssl` makes the certificates.
 """
 
 import contextlib
@@ -124,15 +124,46 @@ def strange_peer(folder, cluster):
         say("  refused: a peer whose certificate is of another authority")
 
 
+def renewed(folder, cluster):
+    """The nodes change to another authority while they run, in the order in which operators do that: trust both, renew, trust the new one."""
+
+    def put(name, content):
+        (folder / "new").write_text(content)
+        os.replace(folder / "new", folder / name)
+
+    def admits(authority, name):
+        with presenting(folder, authority, name):
+            return cluster.atoll("log", "append", "--log", LOG, "renewed", check=False).returncode == 0
+
+    text = lambda name: (folder / name).read_text()
+    put("ca.pem", text("ca.pem") + text("other.pem"))
+    poll("clients of the second authority are admitted", 30, lambda: admits("ca", "stranger"), every=0.1)
+    for node in cluster.nodes():
+        for part in ("pem", "key"):
+            put(f"node-{node.id}.{part}", text(f"false-node-{node.id}.{part}"))
+    poll("the nodes have certificates of the second authority", 30, lambda: admits("other", "stranger"), every=0.1)
+    put("ca.pem", text("other.pem"))
+    poll("clients of the first authority are refused", 30, lambda: not admits("other", "client"), every=0.1)
+    with presenting(folder, "other", "stranger"):
+        works(cluster, 5 * RECORDS)
+        cluster.kill([2])
+        works(cluster, 6 * RECORDS)
+        cluster.boot([2])
+        cluster.wait_up()
+        works(cluster, 7 * RECORDS)
+    say("  the nodes changed to another authority while they ran, and one that was started again found the others")
+
+
 def body(drill):
-    nodes = [(f"node-{number}", "ca") for number in (1, 2, 3)]
-    certificates(drill.folder, [*nodes, ("client", "ca"), ("stranger", "other"), ("false-node-3", "other")])
+    nodes = [(f"{false}node-{number}", authority) for number in (1, 2, 3) for false, authority in (("", "ca"), ("false-", "other"))]
+    certificates(drill.folder, [*nodes, ("client", "ca"), ("stranger", "other")])
     cluster = Serving(drill.binary, drill.folder / "cluster", 3)
     for node in cluster.nodes():
         secured(drill.folder, node)
     try:
         drill.result["refused"] = served_with_certificates(drill, drill.folder, cluster) + without_tls(drill, drill.folder, cluster)
         strange_peer(drill.folder, cluster)
+        renewed(drill.folder, cluster)
     finally:
         cluster.stop()
 

@@ -36,7 +36,7 @@ pub use backend::{
 };
 pub use door::{Door, DoorError, DoorUp, Serving, nothing, services_of, stopped};
 pub use embedded::embed;
-pub use grpc::{DoorTls, DoorTlsError, Limits, Services, Shared, serve_grpc};
+pub use grpc::{DoorTls, DoorTlsError, DoorTlsFiles, Limits, Services, Shared, serve_grpc};
 pub use listeners::{Clients, ListenError, Listeners};
 pub use metrics::Figures;
 pub use node_view::NodeView;

@@ -104,8 +104,8 @@ async fn shake_hands<'a>(
     let mut stream = match &shared.tls {
         None => Stream::Plain(tcp),
         Some(tls) => {
-            let accepted =
-                tls.acceptor.accept(tcp).await.inspect_err(|_| count(&shared.counters.failed_tls))?;
+            let accepted = tls.get().acceptor.accept(tcp).await;
+            let accepted = accepted.inspect_err(|_| count(&shared.counters.failed_tls))?;
             Stream::Tls(Box::new(accepted.into()))
         }
     };

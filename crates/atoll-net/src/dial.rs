@@ -163,6 +163,7 @@ async fn shake_hands(
     let mut stream = match &shared.tls {
         None => Stream::Plain(tcp),
         Some(tls) => {
+            let tls = tls.get();
             let name = tls.name_for(address)?;
             let stream = tls.connector.connect(name, tcp).await.map_err(|e| DialError::Tls(remote, e))?;
             Stream::Tls(Box::new(stream.into()))

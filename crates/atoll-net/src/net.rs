@@ -8,6 +8,7 @@ use std::time::Duration;
 use atoll_core::env::Refused;
 use atoll_core::level::since;
 use atoll_core::{Class, Envelope, Exchange, Link, Message, NodeId, Outgoing, roles};
+use atoll_socket::Fresh;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -66,7 +67,7 @@ struct NetState {
 
 pub(crate) struct Shared {
     pub(crate) options: NetOptions,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<Arc<Fresh<Tls>>>,
     pub(crate) local: SocketAddr,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) counters: Counters,
@@ -88,7 +89,7 @@ impl Net {
         if options.cluster.is_empty() || options.cluster.len() > MAX_CLUSTER_BYTES {
             return Err(StartError::Cluster(options.cluster.len()));
         }
-        let tls = options.tls.as_ref().map(|files| Tls::load(files, options.node)).transpose()?;
+        let tls = options.tls.as_ref().map(|files| Tls::load_fresh(files, options.node)).transpose()?;
         let listener = open_listener(&options).await?;
         let failed = |error| StartError::Listen { address: options.listen.clone(), error };
         let local = listener.local_addr().map_err(failed)?;

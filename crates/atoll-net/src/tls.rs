@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_core::NodeId;
+use atoll_socket::Fresh;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
@@ -141,6 +142,12 @@ impl Tls {
             connector: TlsConnector::from(Arc::new(client)),
             server_name,
         })
+    }
+
+    /// Loads the files of a node, and again whenever they change. Connections that exist keep what they were opened with.
+    pub(crate) fn load_fresh(files: &TlsFiles, node: NodeId) -> Result<Arc<Fresh<Tls>>, TlsError> {
+        let (its, paths) = (files.clone(), vec![files.ca.clone(), files.cert.clone(), files.key.clone()]);
+        Fresh::from_files("TLS between nodes", paths, move || Tls::load(&its, node))
     }
 
     /// Returns the name that the certificate of the peer at `host:port` must contain.

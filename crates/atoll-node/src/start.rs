@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_core::{Identity, Incarnation, LevelError, NodeId, StorageId};
 use atoll_door::metrics::serve_metrics;
 use atoll_door::{
-    Clients, Door, DoorError, DoorTls, DoorTlsError, DoorUp, Limits, ListenError, Listeners, serve_grpc,
-    services_of, stopped,
+    Clients, Door, DoorError, DoorTls, DoorTlsError, DoorTlsFiles, DoorUp, Limits, ListenError, Listeners,
+    serve_grpc, services_of, stopped,
 };
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::{Net, NetOptions, RefusalCode};
@@ -58,17 +58,9 @@ pub enum StartError {
     /// A door could not be opened.
     #[error(transparent)]
     Door(#[from] DoorError),
-    /// A TLS file of the gRPC door cannot be read.
-    #[error("TLS of the gRPC door: {path}: {error}")]
-    Tls {
-        /// The path of the file.
-        path: String,
-        /// Why it cannot be read.
-        error: std::io::Error,
-    },
-    /// The contents of the TLS files of the gRPC door cannot be used.
+    /// The TLS files of the gRPC door cannot be used.
     #[error("TLS of the gRPC door: {0}")]
-    TlsContents(#[from] DoorTlsError),
+    Tls(#[from] DoorTlsError),
     /// The process may open too few files.
     #[error(transparent)]
     Descriptors(#[from] TooFewDescriptors),
@@ -343,10 +335,8 @@ pub(crate) fn open(config: &NodeConfig) -> Result<Opened, StartError> {
 
 fn door_tls(config: &NodeConfig) -> Result<Option<DoorTls>, StartError> {
     let Some(files) = &config.tls else { return Ok(None) };
-    let read = |path: &std::path::Path| {
-        std::fs::read(path).map_err(|error| StartError::Tls { path: path.display().to_string(), error })
-    };
-    Ok(Some(DoorTls::new(&read(&files.cert)?, &read(&files.key)?, &read(&files.ca)?)?))
+    let (certificate, key, authority) = (files.cert.clone(), files.key.clone(), files.ca.clone());
+    Ok(Some(DoorTls::from_files(DoorTlsFiles { certificate, key, authority })?))
 }
 
 /// The listeners that all doors share.

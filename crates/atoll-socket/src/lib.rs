@@ -1,16 +1,19 @@
 //! Options of the TCP connections that carry short messages, which nodes and clients share. Doors also share how often they warn that they
-//! cannot accept connections.
+//! cannot accept connections, and how certificates are read again when their files change.
 //!
 //! By default, TCP repeats a lone segment that was lost after 200 ms at the earliest, and then after twice as long each time. Everything
 //! behind that segment waits, and an operation of a keyspace takes a few milliseconds. So these connections repeat after
 //! some milliseconds (`REPEATS`) and the time of a round trip, and their acknowledgements are not delayed for longer than that.
 
+mod fresh;
 mod warning;
 
 use std::io;
 use std::time::Duration;
 
 use socket2::SockRef;
+
+pub use fresh::Fresh;
 pub use warning::LimitedWarning;
 
 /// Bounds of the timers of a connection.

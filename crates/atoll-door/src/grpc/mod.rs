@@ -29,7 +29,7 @@ pub use budget::{Budget, Share};
 pub use connections::{Connection, Rest, connection_of};
 pub use limits::{Limits, MAX_CONNECTIONS};
 pub use services::{MAX_SMALL_REQUEST_BYTES, Services, Shared};
-pub use tls::{DoorTls, DoorTlsError};
+pub use tls::{DoorTls, DoorTlsError, DoorTlsFiles};
 
 /// Why the gRPC listener could not be served.
 #[derive(Debug, thiserror::Error)]

@@ -106,9 +106,9 @@ impl Serving {
         let serving = async {
             match &self.tls {
                 None => self.http(tcp, &connection, greet_by).await,
-                Some(DoorTls(acceptor)) => {
+                Some(tls) => {
                     // A client that fails the handshake, or does not complete it in time, gets no answer.
-                    if let Ok(Ok(stream)) = timeout_at(greet_by, acceptor.accept(tcp)).await {
+                    if let Ok(Ok(stream)) = timeout_at(greet_by, tls.acceptor().accept(tcp)).await {
                         self.http(stream, &connection, greet_by).await;
                     }
                 }

@@ -1,7 +1,9 @@
 //! TLS of the gRPC door. The node presents its certificate, and accepts only clients with a certificate of the configured authority.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use atoll_socket::Fresh;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -11,6 +13,14 @@ use tokio_rustls::TlsAcceptor;
 /// Why the TLS files of the gRPC door cannot be used. The door does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorTlsError {
+    /// A file cannot be read.
+    #[error("{path}: {error}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
     /// A file is not PEM, or contains nothing of the expected kind.
     #[error("{what}: {error}")]
     Pem {
@@ -27,29 +37,74 @@ pub enum DoorTlsError {
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
+/// The PEM files of the gRPC door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DoorTlsFiles {
+    /// The certificate with its intermediates.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authority that must have issued the clients' certificates.
+    pub authority: PathBuf,
+}
+
 /// TLS of the gRPC door, ready for use. Clones are cheap.
 #[derive(Clone)]
-pub struct DoorTls(pub(super) TlsAcceptor);
+pub struct DoorTls(Source);
+
+#[derive(Clone)]
+enum Source {
+    Given(TlsAcceptor),
+    Files(Arc<Fresh<TlsAcceptor>>),
+}
 
 impl DoorTls {
     /// Creates it from PEM: the certificate with its intermediates, its key, and the authority that must have issued the clients'
     /// certificates.
     pub fn new(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<Self, DoorTlsError> {
-        let pem = |what| move |error| DoorTlsError::Pem { what, error };
-        let list = |pem: &[u8]| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-        let chain = list(certificate).map_err(pem("the certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(pem("the key"))?;
-        let mut roots = RootCertStore::empty();
-        for root in list(authority).map_err(pem("the authority"))? {
-            roots.add(root)?;
-        }
-        let ring = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring.clone()).build()?;
-        let mut config = ServerConfig::builder_with_provider(ring)
-            .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(DoorTls(TlsAcceptor::from(Arc::new(config))))
+        Ok(DoorTls(Source::Given(acceptor(certificate, key, authority)?)))
     }
+
+    /// Creates it from PEM files, which are read again whenever they change. Connections that exist keep what they were opened with.
+    ///
+    /// # Errors
+    /// The files cannot be used now.
+    pub fn from_files(files: DoorTlsFiles) -> Result<Self, DoorTlsError> {
+        let paths = vec![files.certificate.clone(), files.key.clone(), files.authority.clone()];
+        let fresh = Fresh::from_files("TLS of the gRPC door", paths, move || {
+            let read = |path: &Path| {
+                std::fs::read(path)
+                    .map_err(|error| DoorTlsError::Unreadable { path: path.display().to_string(), error })
+            };
+            acceptor(&read(&files.certificate)?, &read(&files.key)?, &read(&files.authority)?)
+        });
+        Ok(DoorTls(Source::Files(fresh?)))
+    }
+
+    /// Returns what accepts a connection now.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        match &self.0 {
+            Source::Given(acceptor) => acceptor.clone(),
+            Source::Files(fresh) => (*fresh.get()).clone(),
+        }
+    }
+}
+
+fn acceptor(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<TlsAcceptor, DoorTlsError> {
+    let pem = |what| move |error| DoorTlsError::Pem { what, error };
+    let list = |pem: &[u8]| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let chain = list(certificate).map_err(pem("the certificate"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(pem("the key"))?;
+    let mut roots = RootCertStore::empty();
+    for root in list(authority).map_err(pem("the authority"))? {
+        roots.add(root)?;
+    }
+    let ring = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring.clone()).build()?;
+    let mut config = ServerConfig::builder_with_provider(ring)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }

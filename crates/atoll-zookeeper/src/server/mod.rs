@@ -68,7 +68,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Engine, LogPos, Observer, View};
-use atoll_socket::LimitedWarning;
+use atoll_socket::{Fresh, LimitedWarning};
 use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -387,7 +387,7 @@ pub struct Listening {
     /// The socket.
     pub listener: TcpListener,
     /// The TLS acceptor, if the connections use TLS.
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<Fresh<TlsAcceptor>>>,
 }
 
 /// Accepts connections forever.
@@ -401,7 +401,10 @@ async fn accept(shared: &Arc<Shared>, at: Listening) {
                 let _ = atoll_socket::tune(&stream);
                 match &at.tls {
                     None => tokio::spawn(handshake::serve(shared.clone(), stream, id, figures)),
-                    Some(tls) => tokio::spawn(tls::serve(shared.clone(), tls.clone(), stream, id, figures)),
+                    Some(tls) => {
+                        let tls = (*tls.get()).clone();
+                        tokio::spawn(tls::serve(shared.clone(), tls, stream, id, figures))
+                    }
                 };
             }
             Err(error) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use atoll_socket::Fresh;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier};
@@ -97,11 +98,24 @@ fn verifier(files: &TlsFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     builder.build().map_err(|e| failed(e.to_string()))
 }
 
+/// Creates an acceptor from the files, and again whenever they change. Connections that exist keep what they were opened with.
+///
+/// # Errors
+/// The files cannot be used now.
+pub fn acceptor(files: &TlsFiles) -> Result<Arc<Fresh<TlsAcceptor>>, TlsError> {
+    let mut paths = vec![files.cert.clone(), files.key.clone()];
+    if files.clients != ClientCertificates::None {
+        paths.push(files.ca.clone());
+    }
+    let its = files.clone();
+    Fresh::from_files("TLS of the ZooKeeper door", paths, move || acceptor_now(&its))
+}
+
 /// Reads the files and creates an acceptor.
 ///
 /// # Errors
 /// The files cannot be used.
-pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+pub fn acceptor_now(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|error| TlsError::File { path: files.key.clone(), error })?;
     let pair = |error| TlsError::Pair { cert: files.cert.clone(), key: files.key.clone(), error };

@@ -225,7 +225,7 @@ fn own<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl
 /// # Errors
 /// The files cannot be read or used.
 pub fn check_tls(files: &TlsFiles) -> Result<(), TlsError> {
-    atoll_zookeeper::server::tls::acceptor(files).map(drop)
+    atoll_zookeeper::server::tls::acceptor_now(files).map(drop)
 }
 
 #[cfg(test)]
