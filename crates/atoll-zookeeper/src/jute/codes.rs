@@ -64,6 +64,39 @@ codes! {
     }
 }
 
+impl OpCode {
+    /// Returns the name that ZooKeeper's `cons` gives the operation.
+    pub const fn short_name(self) -> &'static str {
+        match self {
+            OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => "CREA",
+            OpCode::Delete | OpCode::DeleteContainer => "DELE",
+            OpCode::Exists => "EXIS",
+            OpCode::GetData => "GETD",
+            OpCode::SetData => "SETD",
+            OpCode::GetAcl => "GETA",
+            OpCode::SetAcl => "SETA",
+            OpCode::GetChildren | OpCode::GetChildren2 => "GETC",
+            OpCode::Sync => "SYNC",
+            OpCode::Ping => "PING",
+            OpCode::Check => "CHEC",
+            OpCode::Multi => "MULT",
+            OpCode::Reconfig => "RECO",
+            OpCode::CheckWatches => "CHKW",
+            OpCode::RemoveWatches => "REMW",
+            OpCode::MultiRead => "MLTR",
+            OpCode::SetWatches => "SETW",
+            OpCode::GetEphemerals => "GETE",
+            OpCode::GetAllChildrenNumber => "GETACN",
+            OpCode::SetWatches2 => "STW2",
+            OpCode::AddWatch => "ADDW",
+            OpCode::WhoAmI => "HOMI",
+            OpCode::CreateSession => "SESS",
+            OpCode::CloseSession => "CLOS",
+            OpCode::Notification | OpCode::Auth | OpCode::Sasl | OpCode::Import => "NA",
+        }
+    }
+}
+
 codes! {
     /// The reason why a request was refused. A request with any of these codes did not happen.
     #[allow(missing_docs)] // The names are ZooKeeper's.

@@ -1,6 +1,7 @@
 //! Admission of connections: limits on their number and rate. A refused connection briefly occupies a socket, and no task.
 
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -42,6 +43,53 @@ impl Bucket {
         let there = self.left > 0;
         self.left -= u64::from(there);
         there
+    }
+}
+
+/// The connections of a door, counted by the clients' addresses: whoever accepts one must not walk through all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    all: BTreeMap<ConnectionId, Arc<ConnectionFigures>>,
+    of_address: HashMap<IpAddr, usize>,
+}
+
+impl Connections {
+    fn insert(&mut self, id: ConnectionId, figures: Arc<ConnectionFigures>) {
+        *self.of_address.entry(figures.peer.ip()).or_default() += 1;
+        self.all.insert(id, figures);
+    }
+
+    /// Removes a connection that has ended.
+    pub(crate) fn remove(&mut self, id: ConnectionId) {
+        let Some(gone) = self.all.remove(&id) else { return };
+        let address = gone.peer.ip();
+        let left = self.of_address.get_mut(&address).map_or(0, |count| {
+            *count -= 1;
+            *count
+        });
+        if left == 0 {
+            self.of_address.remove(&address);
+        }
+    }
+
+    /// Returns how many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns how many come from this address.
+    fn of_address(&self, address: IpAddr) -> usize {
+        self.of_address.get(&address).copied().unwrap_or_default()
+    }
+
+    /// Returns the counters of a connection.
+    pub(crate) fn get(&self, id: ConnectionId) -> Option<&Arc<ConnectionFigures>> {
+        self.all.get(&id)
+    }
+
+    /// Returns the counters of all, in the order in which they were accepted.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Arc<ConnectionFigures>> {
+        self.all.values()
     }
 }
 
@@ -87,9 +135,7 @@ impl Shared {
         if over(self.options.max_connections, connections.len()) {
             return Err(Refusal::Connections);
         }
-        let of_address = || connections.values().filter(|c| c.peer.ip() == peer.ip()).count();
-        let limit = self.options.max_connections_of_address;
-        if limit > 0 && over(limit, of_address()) {
+        if over(self.options.max_connections_of_address, connections.of_address(peer.ip())) {
             return Err(Refusal::ConnectionsOfAddress);
         }
         if let Some(bucket) = &self.admission.bucket
@@ -106,7 +152,23 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn connections_are_counted_by_address() {
+        let mut connections = Connections::default();
+        let [one, two] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        for (id, address) in [(1, one), (2, two), (3, one)] {
+            connections.insert(id, Arc::new(ConnectionFigures::new((address, 7).into())));
+        }
+        let count = |c: &Connections| (c.len(), c.of_address(one), c.of_address(two));
+        assert_eq!(count(&connections), (3, 2, 1));
+        connections.remove(2);
+        connections.remove(2);
+        assert_eq!(count(&connections), (2, 2, 0));
+        assert_eq!(connections.of_address.len(), 1, "addresses without connections are forgotten");
+    }
 
     #[test]
     fn tokens_are_taken_and_come_back_up_to_their_number() {

@@ -35,17 +35,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn reply_in_turn(&mut self, write: impl FnOnce(&mut Vec<u8>, i64)) {
         if self.pending.is_empty() {
             self.drain_events();
-            self.replied(1);
+            self.replied();
             write(&mut self.out, self.zxid);
         } else {
             let mut reply = Vec::new();
             // Its zxid is set when its turn comes.
             write(&mut reply, 0);
-            self.pending.push(Pending::Reply(reply));
+            self.pending.push(self.asked, Pending::Reply(reply));
         }
     }
 
-    pub(crate) fn replied(&mut self, n: u64) {
+    /// Counts the answer to the current request, which was added to the output.
+    pub(crate) fn replied(&mut self) {
+        self.count_sent(1);
+        self.answered = Some(self.asked);
+    }
+
+    /// Counts answers and events that were added to the output.
+    pub(crate) fn count_sent(&mut self, n: u64) {
         self.shared.figures.sent.add(n);
         self.figures.sent.add(n);
     }
@@ -54,7 +61,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn answer_ready(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         while self.out.len() < MAX_UNSENT_BYTES && !self.turn.is_over() {
             self.release_held();
-            let Poll::Ready(Some(ready)) = self.pending.poll_first(cx) else { break };
+            let Poll::Ready(Some((asked, ready))) = self.pending.poll_first(cx) else { break };
+            self.asked = asked;
             let had = self.out.len();
             match ready? {
                 Ready::Answer { xid, answer, proposed } => {
@@ -68,13 +76,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.after_write();
                     self.zxid = self.zxid.max(frame::head(&answer).zxid);
                     frame::answer(&mut self.out, xid, self.zxid, &answer);
-                    self.replied(1);
+                    self.replied();
                 }
                 Ready::Closed { xid, answer } => {
                     self.after_write();
                     self.zxid = self.zxid.max(frame::head(&answer).zxid);
                     frame::answer(&mut self.out, xid, self.zxid, &answer);
-                    self.replied(1);
+                    self.replied();
                     self.said = Some(Ok(()));
                     return Ok(());
                 }
@@ -83,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.after_write();
                     self.told_up_to(newest);
                     frame::reply(&mut self.out, xid, self.zxid, |out| PathReply { path: &path }.write(out));
-                    self.replied(1);
+                    self.replied();
                 }
                 Ready::Serve(bytes) => self.serve(&bytes)?,
                 Ready::LookedUp(bytes, times) => self.serve_looked_up(&bytes, times)?,
@@ -99,14 +107,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                     let late = || Box::pin(tokio::time::sleep(LARGE_WITHIN));
                     self.large = place.map(|place| (place, late())).or(self.large.take());
-                    self.replied(1);
+                    self.replied();
                 }
                 Ready::Reply(reply) => {
                     self.drain_events();
                     let at = self.out.len();
                     self.out.extend_from_slice(&reply);
                     frame::set_zxid(&mut self.out[at..], self.zxid);
-                    self.replied(1);
+                    self.replied();
+                }
+                Ready::Unknown { xid, op } => {
+                    self.shared.figures.refuse(Refusal::Request);
+                    // ZooKeeper's zxid for an answer that no change precedes.
+                    frame::error(&mut self.out, xid, -1, ErrorCode::Unimplemented);
+                    self.replied();
+                    self.said = Some(Err(Ended::Unknown(op)));
+                    return Ok(());
                 }
             }
             self.turn.did(self.out.len().saturating_sub(had));
@@ -136,7 +152,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Some(room) = settled.room {
             room::rest(room, took.max(self.shared.cluster.longest_apply_delay()));
         }
-        self.shared.figures.write_us.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.shared.figures.write_us.add(us);
+        self.figures.latency.add_many(us, 1);
     }
 
     /// Call this after a write was applied. Its events go out before its reply, and later reads of this session see it
@@ -178,7 +196,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn show(&mut self, view: View, events: u64, newest: i64) {
         self.view = Some(view);
         self.told_up_to(newest);
-        self.replied(events);
+        self.count_sent(events);
     }
 
     /// Raises the zxid that replies report to `newest`. All events of changes up to `newest` must be in the output: it was read
@@ -206,7 +224,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             // Without events the zxid stays, so that a write's reply carries the write's own zxid, as some clients expect.
             self.told_up_to(newest);
             self.forget_view();
-            self.replied(events);
+            self.count_sent(events);
         }
     }
 }

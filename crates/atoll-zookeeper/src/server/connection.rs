@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::figures::{ConnectionFigures, Refusal};
 use super::handshake::Ended;
-use super::pending::{Pending, Queue};
+use super::pending::{Asked, Pending, Queue};
 use super::sasl::Sasl;
 use super::turn::{Member, Turn};
 use super::{Shared, counted, frame, read_only, turn};
@@ -27,7 +27,7 @@ use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{Id, RequestHeader};
 use crate::jute::{Jute, Reader};
 use crate::mutants;
-use crate::session::keeper::LastSeen;
+use crate::session::LastSeen;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
 
@@ -72,6 +72,10 @@ pub(crate) struct Connection<S> {
     /// The losses of the engine when no request was unanswered the last time.
     pub(super) losses: u64,
     pub(crate) figures: Arc<ConnectionFigures>,
+    /// The request that is being taken or answered.
+    pub(super) asked: Asked,
+    /// The last request of this turn that was answered.
+    pub(super) answered: Option<Asked>,
     /// The zxid that replies report. Events of all changes up to it are sent before the reply, because a client that moves to
     /// another node presents this zxid there and is notified only of later changes. It never decreases: clients keep the zxid of
     /// their last reply.
@@ -102,6 +106,8 @@ pub(crate) struct Connection<S> {
     pub(super) look_ups: u8,
     /// The client has sent CloseSession. No further requests are taken.
     closing: bool,
+    /// The client has sent an operation that this door does not know. No further requests are taken.
+    has_erred: bool,
     /// Set once nothing more will be queued for the client: flush, then end with this result.
     pub(super) said: Option<Result<(), Ended>>,
     /// The deadline for that flush.
@@ -142,6 +148,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             pending: Queue::default(),
             losses: 0,
             figures,
+            asked: Asked { op: None, xid: 0 },
+            answered: None,
             zxid: 0,
             view: None,
             stream,
@@ -160,6 +168,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             large: None,
             look_ups: 0,
             closing: false,
+            has_erred: false,
             said: None,
             linger: None,
         };
@@ -229,6 +238,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let waits = !self.pending.is_empty() || self.busy.is_some();
             self.heard.set_waits(waits && self.out.len() < MAX_UNSENT_BYTES);
             self.count_outstanding();
+            self.report_answered();
             // If the client does not read, events stay in the outbox, which ends the connection when there are too many. While
             // another thread makes a read, events of changes that its view does not show wait until its reply has gone out. Nothing
             // follows the last message: an event of a watch whose read has just failed would be one too many.
@@ -309,6 +319,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Returns whether another request may be taken.
     fn may_take(&self) -> bool {
         !self.closing
+            && !self.has_erred
             && self.pending.len() < self.shared.options.max_outstanding
             && self.pending.bytes() < MAX_WAITING_BYTES
             && self.out.len() < MAX_UNSENT_BYTES
@@ -335,6 +346,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if served > 0 {
             let us = u64::try_from(self.read_at.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.shared.figures.read_us.add_many(us, served);
+            self.figures.latency.add_many(us, served);
+        }
+    }
+
+    /// Reports the last request that was answered, once in a turn, because reading the clock for each would be noticeable.
+    fn report_answered(&mut self) {
+        if let Some(asked) = self.answered.take() {
+            let at = self.shared.figures.started.elapsed();
+            self.figures.last.set(asked.op, asked.xid, self.zxid, at);
         }
     }
 
@@ -410,13 +430,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if !self.is_admitted && !matches!(op, Some(OpCode::Auth | OpCode::Sasl)) {
             return self.demand_identity(header.xid);
         }
-        let Some(op) = op else {
-            self.refuse(header.xid, ErrorCode::Unimplemented);
+        self.asked = Asked { op, xid: header.xid };
+        // ZooKeeper's clients never send these three. It ends the connection of one that does, after the answer.
+        let Some(op) = op.filter(|op| !matches!(op, OpCode::Notification | OpCode::Check)) else {
+            self.pending.push(self.asked, Pending::Unknown { xid: header.xid, op: header.op });
+            self.has_erred = true;
             return Ok(Taken::Done);
         };
         match op {
             OpCode::CloseSession if self.read_only => {
-                self.pending.push(read_only::closed(header.xid, self.shared.zxid()));
+                self.pending.push(self.asked, read_only::closed(header.xid, self.shared.zxid()));
                 self.closing = true;
             }
             op if self.read_only && !read_only::serves(op) => self.refuse(header.xid, ErrorCode::NotReadOnly),
@@ -430,7 +453,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.serve(bytes)?;
                 self.served += 1;
             }
-            _ => self.pending.push(Pending::Behind(Bytes::copy_from_slice(bytes))),
+            _ => self.pending.push(self.asked, Pending::Behind(Bytes::copy_from_slice(bytes))),
         }
         Ok(Taken::Done)
     }
@@ -445,7 +468,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 None => return Taken::Busy,
             }
         };
-        self.pending.push(pending);
+        self.pending.push(self.asked, pending);
         self.closing |= op == OpCode::CloseSession;
         Taken::Done
     }
@@ -547,7 +570,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     true => Ticket::ready(Ok(engine.view().below())),
                     false => engine.barrier(),
                 };
-                self.pending.push(Pending::Sync { xid, path: path.to_owned(), barrier });
+                self.pending.push(self.asked, Pending::Sync { xid, path: path.to_owned(), barrier });
             }
             Err(_) => self.refuse(xid, ErrorCode::MarshallingError),
         }

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::latency::Latency;
+use super::latency::{Latency, Totals};
+use crate::jute::codes::OpCode;
 
 /// A counter that only rises until it is reset.
 #[derive(Debug, Default)]
@@ -209,6 +211,78 @@ pub struct ConnectionFigures {
     pub sent: Count,
     /// Unanswered requests.
     pub outstanding: AtomicU64,
+    /// The session's timeout in milliseconds, or 0 while there is none.
+    pub timeout_ms: AtomicI32,
+    /// The last request that was answered.
+    pub last: LastAnswer,
+    /// The latencies of its requests.
+    pub latency: Totals,
+}
+
+/// The last request of a connection that was answered.
+#[derive(Debug)]
+pub struct LastAnswer {
+    /// The number of the operation, or -1 before the first answer.
+    op: AtomicI32,
+    /// The client's number of the request, or -1 if no request had one.
+    cxid: AtomicI64,
+    /// The zxid of the answer, or -1 before the first.
+    zxid: AtomicI64,
+    /// When it was answered: milliseconds since the door began to count.
+    at_ms: AtomicU64,
+}
+
+impl Default for LastAnswer {
+    fn default() -> Self {
+        let last = LastAnswer {
+            op: AtomicI32::new(0),
+            cxid: AtomicI64::new(0),
+            zxid: AtomicI64::new(0),
+            at_ms: AtomicU64::new(0),
+        };
+        last.reset();
+        last
+    }
+}
+
+impl LastAnswer {
+    /// Records an answer. Pings and the like have a negative number, and leave that of the last request.
+    pub(crate) fn set(&self, op: Option<OpCode>, xid: i32, zxid: i64, at: Duration) {
+        self.op.store(op.map_or(-1, OpCode::number), Ordering::Relaxed);
+        if xid >= 0 {
+            self.cxid.store(xid.into(), Ordering::Relaxed);
+        }
+        self.zxid.store(zxid, Ordering::Relaxed);
+        self.at_ms.store(u64::try_from(at.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Forgets the answer.
+    pub fn reset(&self) {
+        self.op.store(-1, Ordering::Relaxed);
+        self.cxid.store(-1, Ordering::Relaxed);
+        self.zxid.store(-1, Ordering::Relaxed);
+        self.at_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns ZooKeeper's name for the operation.
+    pub fn operation(&self) -> &'static str {
+        OpCode::of(self.op.load(Ordering::Relaxed)).map_or("NA", OpCode::short_name)
+    }
+
+    /// Returns the client's number of the last request that had one.
+    pub fn cxid(&self) -> Option<i64> {
+        Some(self.cxid.load(Ordering::Relaxed)).filter(|cxid| *cxid >= 0)
+    }
+
+    /// Returns the zxid of the answer, or -1 before the first.
+    pub fn zxid(&self) -> i64 {
+        self.zxid.load(Ordering::Relaxed)
+    }
+
+    /// Returns when the request was answered, in milliseconds since the door began to count.
+    pub fn at_ms(&self) -> u64 {
+        self.at_ms.load(Ordering::Relaxed)
+    }
 }
 
 impl ConnectionFigures {
@@ -223,6 +297,23 @@ impl ConnectionFigures {
             received: Count::default(),
             sent: Count::default(),
             outstanding: AtomicU64::new(0),
+            timeout_ms: AtomicI32::new(0),
+            last: LastAnswer::default(),
+            latency: Totals::default(),
         }
+    }
+
+    /// Records the session that the connection serves, and its timeout in milliseconds.
+    pub fn opened(&self, session: i64, timeout_ms: i32) {
+        self.session.store(session, Ordering::Relaxed);
+        self.timeout_ms.store(timeout_ms, Ordering::Relaxed);
+    }
+
+    /// Resets the counters of requests and answers.
+    pub fn reset(&self) {
+        self.received.reset();
+        self.sent.reset();
+        self.last.reset();
+        self.latency.reset();
     }
 }

@@ -8,15 +8,17 @@ use atoll_core::Abandoned;
 use atoll_db::ProposeError;
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
 use super::connection::{Connection, Parts};
 use super::figures::{ConnectionFigures, Refusal};
-use super::{Shared, frame, read_only, words};
+use super::words::{self, Word};
+use super::{Shared, frame, read_only};
 use crate::command::{AttachSession, Command, OpenSession, PASSWORD_BYTES, SessionAnswer};
 use crate::jute::Jute;
-use crate::jute::codes::ErrorCode;
+use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{ConnectRequest, ConnectResponse};
-use crate::session::keeper::LastSeen;
+use crate::session::LastSeen;
 use crate::tree::read;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
@@ -60,6 +62,9 @@ pub(crate) enum Ended {
     /// This node ended the connection.
     #[error("closed: {0:?}")]
     Here(End),
+    /// The client sent an operation that ZooKeeper's clients never send.
+    #[error("closed: the operation {0} is unknown")]
+    Unknown(i32),
     /// There is no room for the watches that the client brought.
     #[error(
         "closed: it registered more watches than one connection, or all connections together, may have on this node"
@@ -113,7 +118,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     if ended.is_err() && figures.session.load(Ordering::Relaxed) != 0 {
         shared.figures.dropped.add(1);
     }
-    shared.connections().remove(&id);
+    shared.connections().remove(id);
     match ended {
         Ok(()) | Err(Ended::ByClient | Ended::Io(_) | Ended::Here(_)) => {
             if matches!(ended, Err(Ended::Here(End::Behind))) {
@@ -139,12 +144,23 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let mut input = BytesMut::with_capacity(4096);
     let first = tokio::time::timeout(WITHIN, read_first(&mut stream, &mut input));
     let length = match first.await.map_err(|_| Ended::Silent)?? {
-        First::Word(word) => {
+        First::Word(name) => {
+            shared.figures.received.add(1);
+            figures.received.add(1);
+            let mask = match words::has_mask(shared, &name) {
+                true => {
+                    let read = tokio::time::timeout(WITHIN, read_mask(&mut stream, &mut input));
+                    Some(read.await.map_err(|_| Ended::Silent)??)
+                }
+                false => None,
+            };
+            let word = Word { name, mask };
             let answer = words::answer_in_turn(shared, word).await;
             return say_last(&mut stream, answer.as_bytes()).await;
         }
         First::Connect(length) => length,
     };
+    let received_at = Instant::now();
     let message = input.split_to(length);
     let asked = ConnectRequest::parse(&message).map_err(|e| Ended::Malformed(e.to_string()))?;
     shared.figures.connects.add(1);
@@ -168,15 +184,27 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         None if read_only => LastSeen::new(),
         None => return Err(Ended::Here(End::SessionMoved)),
     };
-    figures.session.store(number, Ordering::Relaxed);
+    figures.opened(number, session.timeout_ms);
     // If the log was lost or came back before this connection was registered, nothing else would disconnect the client.
     if shared.is_read_only() != read_only {
         return Err(Ended::Here(End::Closed));
     }
     write_connect(&mut out, &asked, session, &password, read_only);
+    count_connect(shared, figures, received_at);
     let outbox = outbox.clone();
     let parts = Parts { id, session: number, moves, input, out, outbox, heard, read_only };
     Connection::new(shared.clone(), stream, figures.clone(), parts).run().await
+}
+
+/// Counts the request for a session, which was received at `received_at` and is answered now.
+fn count_connect(shared: &Shared, figures: &ConnectionFigures, received_at: Instant) {
+    for count in [&shared.figures.received, &shared.figures.sent, &figures.received, &figures.sent] {
+        count.add(1);
+    }
+    let us = u64::try_from(received_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+    figures.latency.add_many(us, 1);
+    let at = shared.figures.started.elapsed();
+    figures.last.set(Some(OpCode::CreateSession), 0, shared.zxid(), at);
 }
 
 /// Sends the last message on a connection and closes it. Gives up after [`WITHIN`] if the client does not read.
@@ -196,17 +224,9 @@ enum First {
 
 /// Reads the first message and removes its length field.
 async fn read_first<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) -> Result<First, Ended> {
-    let mut more = async |input: &mut BytesMut, least: usize| -> Result<(), Ended> {
-        while input.len() < least {
-            if stream.read_buf(input).await? == 0 {
-                return Err(Ended::ByClient);
-            }
-        }
-        Ok(())
-    };
-    more(input, 4).await?;
+    read_more(stream, input, 4).await?;
     if input[..4].iter().all(u8::is_ascii_lowercase) {
-        return Ok(First::Word(String::from_utf8_lossy(&input[..4]).into_owned()));
+        return Ok(First::Word(String::from_utf8_lossy(&input.split_to(4)).into_owned()));
     }
     let length = usize::try_from(input.get_i32()).unwrap_or(usize::MAX);
     if !(ConnectRequest::LEAST_BYTES..=MAX_FIRST_BYTES).contains(&length) {
@@ -215,8 +235,28 @@ async fn read_first<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) 
             ConnectRequest::LEAST_BYTES
         )));
     }
-    more(input, length).await?;
+    read_more(stream, input, length).await?;
     Ok(First::Connect(length))
+}
+
+/// Reads until the input has at least so many bytes.
+async fn read_more<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    input: &mut BytesMut,
+    least: usize,
+) -> Result<(), Ended> {
+    while input.len() < least {
+        if stream.read_buf(input).await? == 0 {
+            return Err(Ended::ByClient);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the trace mask behind the word that sets it.
+async fn read_mask<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) -> Result<i64, Ended> {
+    read_more(stream, input, 8).await?;
+    Ok(input.get_i64())
 }
 
 /// Waits until this node has applied all changes that the client has seen, because a client must never see an older state.

@@ -229,12 +229,17 @@ async fn take_from(shared: &Arc<Shared>, holder: Proposer) {
     while did(shared, &command).await {
         rounds += 1;
     }
-    if rounds > 0 {
+    if rounds == 0 {
+        return;
+    }
+    let at_most = rounds.saturating_mul(TAKEN_AT_ONCE);
+    if holder.node == shared.engine.proposer().node {
         tracing::info!(
-            node = %holder.node,
-            at_most = rounds.saturating_mul(TAKEN_AT_ONCE),
-            "took over the ZooKeeper sessions of a node that is gone"
+            at_most,
+            "took back the ZooKeeper sessions that this node held before it was restarted"
         );
+    } else {
+        tracing::info!(node = %holder.node, at_most, "took over the ZooKeeper sessions of a node that is gone");
     }
 }
 

@@ -36,13 +36,70 @@ fn longest(bucket: usize) -> u64 {
 
 type Buckets = [AtomicU64; BUCKETS];
 
-/// The latencies of one kind of request.
+/// The number of requests, and the sum and the extremes of their latencies.
 #[derive(Debug)]
-pub struct Latency {
+pub struct Totals {
     sum_us: AtomicU64,
     count: AtomicU64,
     least_us: AtomicU64,
     most_us: AtomicU64,
+    last_us: AtomicU64,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Totals {
+            sum_us: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+            least_us: AtomicU64::new(u64::MAX),
+            most_us: AtomicU64::new(0),
+            last_us: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Totals {
+    /// Records `n` requests that took `us` microseconds each.
+    pub fn add_many(&self, us: u64, n: u64) {
+        self.sum_us.fetch_add(us.saturating_mul(n), Ordering::Relaxed);
+        self.count.fetch_add(n, Ordering::Relaxed);
+        self.last_us.store(us, Ordering::Relaxed);
+        if us < self.least_us.load(Ordering::Relaxed) {
+            self.least_us.fetch_min(us, Ordering::Relaxed);
+        }
+        if us > self.most_us.load(Ordering::Relaxed) {
+            self.most_us.fetch_max(us, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the latency of the last request, in microseconds; 0 if there was none.
+    pub fn last_us(&self) -> u64 {
+        self.last_us.load(Ordering::Relaxed)
+    }
+
+    /// Returns the statistics, without quantiles.
+    pub fn summary(&self) -> Summary {
+        let load = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        let count = load(&self.count);
+        let least_us = if count == 0 { 0 } else { load(&self.least_us) };
+        let (sum_us, most_us) = (load(&self.sum_us), load(&self.most_us));
+        Summary { count, sum_us, least_us, most_us, quantiles_us: [0; 4] }
+    }
+
+    /// Resets everything.
+    pub fn reset(&self) {
+        self.last_us.store(0, Ordering::Relaxed);
+        self.sum_us.store(0, Ordering::Relaxed);
+        self.count.store(0, Ordering::Relaxed);
+        self.least_us.store(u64::MAX, Ordering::Relaxed);
+        self.most_us.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The latencies of one kind of request.
+#[derive(Debug)]
+pub struct Latency {
+    totals: Totals,
     /// The histograms of the current and of the previous period.
     windows: [Buckets; 2],
     current: AtomicUsize,
@@ -71,10 +128,7 @@ impl Default for Latency {
     fn default() -> Self {
         let none = || std::array::from_fn(|_| AtomicU64::new(0));
         Latency {
-            sum_us: AtomicU64::new(0),
-            count: AtomicU64::new(0),
-            least_us: AtomicU64::new(u64::MAX),
-            most_us: AtomicU64::new(0),
+            totals: Totals::default(),
             windows: [none(), none()],
             current: AtomicUsize::new(0),
             turned: Mutex::new(Instant::now()),
@@ -90,14 +144,7 @@ impl Latency {
 
     /// Records `n` requests that took `us` microseconds each.
     pub fn add_many(&self, us: u64, n: u64) {
-        self.sum_us.fetch_add(us.saturating_mul(n), Ordering::Relaxed);
-        self.count.fetch_add(n, Ordering::Relaxed);
-        if us < self.least_us.load(Ordering::Relaxed) {
-            self.least_us.fetch_min(us, Ordering::Relaxed);
-        }
-        if us > self.most_us.load(Ordering::Relaxed) {
-            self.most_us.fetch_max(us, Ordering::Relaxed);
-        }
+        self.totals.add_many(us, n);
         let current = self.current.load(Ordering::Relaxed) & 1;
         self.windows[current][bucket(us)].fetch_add(n, Ordering::Relaxed);
     }
@@ -128,22 +175,12 @@ impl Latency {
             });
             found.map_or(0, longest)
         };
-        let (count, most_us) = (load(&self.count), load(&self.most_us));
-        Summary {
-            count,
-            sum_us: load(&self.sum_us),
-            least_us: if count == 0 { 0 } else { load(&self.least_us) },
-            most_us,
-            quantiles_us: QUANTILES_PERMILLE.map(quantile),
-        }
+        Summary { quantiles_us: QUANTILES_PERMILLE.map(quantile), ..self.totals.summary() }
     }
 
     /// Resets everything except the histograms.
     pub fn reset(&self) {
-        self.sum_us.store(0, Ordering::Relaxed);
-        self.count.store(0, Ordering::Relaxed);
-        self.least_us.store(u64::MAX, Ordering::Relaxed);
-        self.most_us.store(0, Ordering::Relaxed);
+        self.totals.reset();
     }
 }
 

@@ -23,7 +23,7 @@
 //! | `housekeeping.rs` | expiry, takeover, containers |
 //! | `membership.rs` | maintains `/zookeeper/config` |
 //! | `read_only.rs` | reads without the log |
-//! | `words.rs` | the four-letter words |
+//! | `words.rs`, `described.rs` | the four-letter words; what those about clients, settings and the system tell |
 //! | `admin/` | ZooKeeper's AdminServer |
 //! | `figures.rs`, `latency.rs` | counters and latencies |
 //! | `monitor.rs` | all metrics, under ZooKeeper's names |
@@ -33,6 +33,7 @@ mod admission;
 mod answers;
 mod connection;
 mod counted;
+mod described;
 pub mod digest_md5;
 pub mod figures;
 pub(crate) mod frame;
@@ -59,11 +60,10 @@ mod window;
 mod words;
 mod writes;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{Incarnation, NodeId};
@@ -81,9 +81,10 @@ use crate::jute::records::ConnectRequest;
 use crate::session::keeper::Sessions;
 use crate::tree::ZooKeeper;
 use crate::tree::read::{self, OnlyInMemory, ReadError, Source};
+use crate::watch::Watches;
 use crate::watch::outbox::End;
 use crate::watch::table::Limits;
-use crate::watch::{ConnectionId, Watches};
+use admission::Connections;
 use figures::{ConnectionFigures, Figures};
 use handshake::Ended;
 use membership::Addresses;
@@ -179,7 +180,18 @@ pub(crate) struct Shared {
     /// The zxid of the newest change whose events were handed out. Never older than any published view.
     zxid: AtomicI64,
     admission: admission::Admission,
-    connections: Mutex<BTreeMap<ConnectionId, Arc<ConnectionFigures>>>,
+    connections: Mutex<Connections>,
+    /// Where clients reach this node.
+    ports: OnceLock<Ports>,
+    /// ZooKeeper's trace mask, which has no effect here.
+    trace_mask: AtomicI64,
+}
+
+/// The ports for clients.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ports {
+    pub(crate) plain: Option<u16>,
+    pub(crate) secure: Option<u16>,
 }
 
 impl Shared {
@@ -193,8 +205,13 @@ impl Shared {
         asked.timeout_ms.clamp(self.options.min_session_timeout_ms, self.options.max_session_timeout_ms)
     }
 
-    pub(crate) fn connections(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<ConnectionFigures>>> {
+    pub(crate) fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the counters of all connections, for whoever takes longer than the lock may be held.
+    pub(crate) fn all_connections(&self) -> Vec<Arc<ConnectionFigures>> {
+        self.connections().values().cloned().collect()
     }
 }
 
@@ -322,6 +339,8 @@ impl Door {
             zxid: AtomicI64::new(0),
             admission: admission::Admission::new(&options),
             connections: Mutex::default(),
+            ports: OnceLock::new(),
+            trace_mask: AtomicI64::new(words::FIRST_MASK),
             options,
             engine,
         });
@@ -370,6 +389,12 @@ impl Door {
     /// Like [`Door::serve`], with several listeners.
     pub async fn serve_all(self, places: Vec<Listening>, stop: impl Future<Output = ()>) {
         let shared = self.0;
+        let port = |secure: bool| {
+            let place = places.iter().find(|place| place.tls.is_some() == secure);
+            place.and_then(|place| place.listener.local_addr().ok()).map(|address| address.port())
+        };
+        // Whoever serves a door twice keeps the first ports.
+        let _ = shared.ports.set(Ports { plain: port(false), secure: port(true) });
         let keeping = housekeeping::run(shared.clone());
         let accepting = futures_util::future::join_all(places.into_iter().map(|p| accept(&shared, p)));
         tokio::pin!(keeping, accepting, stop);

@@ -3,6 +3,9 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
 
 use super::Shared;
 use super::figures::Refusal;
@@ -33,10 +36,20 @@ pub struct Metric {
 
 /// Returns the number of files that this process has open, and its limit. Each is None if the system does not report it.
 fn open_files() -> (Option<f64>, Option<f64>) {
-    let open = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
+    // Newer systems tell the number as the length of the folder; a list of it takes long if there are many.
+    let length =
+        std::fs::metadata("/proc/self/fd").ok().map(|folder| folder.len()).filter(|files| *files > 0);
+    let listed = || std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
+    let open = length.map(|files| files as f64).or_else(listed);
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|l| l.strip_prefix("Max open files"));
     (open, line.and_then(|l| l.split_whitespace().next()?.parse().ok()))
+}
+
+/// Converts a time to milliseconds since the Unix epoch.
+pub(crate) fn epoch_ms(since: Instant) -> u64 {
+    let at = SystemTime::now().checked_sub(since.elapsed()).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    u64::try_from(at.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the counters in the state, or initial ones if they cannot be read.
@@ -88,7 +101,7 @@ fn gauges(shared: &Shared, out: &mut Vec<Metric>) {
     add("ephemerals_count", counters.ephemerals as f64);
     add("approximate_data_size", counters.bytes as f64);
     add("last_processed_zxid", counters.zxid as f64);
-    add("global_sessions", shared.sessions.ids().len() as f64);
+    add("global_sessions", shared.sessions.count() as f64);
     add("local_sessions", 0.0);
     open.into_iter().for_each(|n| add("open_file_descriptor_count", n));
     most_open.into_iter().for_each(|n| add("max_file_descriptor_count", n));

@@ -1,5 +1,6 @@
 //! The options of a door.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::admin::AdminOptions;
@@ -56,6 +57,8 @@ pub struct Options {
     pub reap_every: Duration,
     /// Most ephemerals that one command deletes at the end of a session.
     pub ephemerals_at_once: i32,
+    /// `dataDir`: the folder with the node's data, which `conf` tells. None if there is none.
+    pub data_folder: Option<PathBuf>,
     /// The options of the admin commands.
     pub admin: AdminOptions,
 }
@@ -100,6 +103,7 @@ impl Default for Options {
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),
             ephemerals_at_once: 1_000,
+            data_folder: None,
             admin: AdminOptions::default(),
         }
     }

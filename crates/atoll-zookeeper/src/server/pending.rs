@@ -47,6 +47,8 @@ pub(crate) enum Pending {
     Elsewhere { read: Elsewhere, watch: Option<NewWatch> },
     /// A reply that is complete, and waits until all earlier requests are answered.
     Reply(Vec<u8>),
+    /// An operation that this door does not know. Its answer is the last one of the connection.
+    Unknown { xid: i32, op: i32 },
 }
 
 /// What watches wait for before the next of them are registered.
@@ -69,6 +71,8 @@ pub(crate) enum Ready {
     LookedUp(Bytes, u8),
     /// Send this complete reply.
     Reply(Vec<u8>),
+    /// Refuse this operation, and end the connection.
+    Unknown { xid: i32, op: i32 },
     /// Register the next watches.
     Watches(Again),
     /// Send this complete reply, which was read from an earlier view. The watch goes if it reports an error.
@@ -92,10 +96,17 @@ fn parts(frame: &[u8]) -> (Option<OpCode>, &[u8]) {
     (header.ok().and_then(|h| OpCode::of(h.op)), from.rest())
 }
 
+/// What a client asked for: the operation, if it is a known one, and the client's number of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) op: Option<OpCode>,
+    pub(crate) xid: i32,
+}
+
 /// A queue of unanswered requests. Its owner limits its size.
 #[derive(Default)]
 pub(crate) struct Queue {
-    queue: VecDeque<Pending>,
+    queue: VecDeque<(Asked, Pending)>,
     bytes: usize,
     held: usize,
 }
@@ -159,6 +170,7 @@ impl Pending {
             }
             Pending::Elsewhere { read, watch } => Ready::Listed(ready!(read.poll(cx))?, watch.take()),
             Pending::Reply(reply) => Ready::Reply(std::mem::take(reply)),
+            Pending::Unknown { xid, op } => Ready::Unknown { xid: *xid, op: *op },
         }))
     }
 }
@@ -176,10 +188,10 @@ impl Pending {
 
 impl Queue {
     /// Appends a request.
-    pub(crate) fn push(&mut self, pending: Pending) {
+    pub(crate) fn push(&mut self, asked: Asked, pending: Pending) {
         self.bytes += pending.bytes();
         self.held += usize::from(matches!(pending, Pending::Held(_)));
-        self.queue.push_back(pending);
+        self.queue.push_back((asked, pending));
     }
 
     /// Returns whether a write must be held back, because of a read that must not show it or because another write is held back.
@@ -190,7 +202,7 @@ impl Queue {
 
     /// Returns whether one of the first `before` requests is a read that would show the write.
     fn is_shown(&self, write: Touched<'_>, before: usize) -> bool {
-        self.queue.iter().take(before).any(|pending| match pending {
+        self.queue.iter().take(before).any(|(_, pending)| match pending {
             Pending::Behind(frame) | Pending::View { frame, .. } | Pending::LookUp { frame, .. } => {
                 let (op, body) = parts(frame);
                 shows(op.map_or(Touched::Nothing, |op| touched(op, body)), write)
@@ -205,9 +217,9 @@ impl Queue {
         if self.held == 0 {
             return None;
         }
-        let is_held = |pending: &Pending| matches!(pending, Pending::Held(_));
+        let is_held = |(_, pending): &(Asked, Pending)| matches!(pending, Pending::Held(_));
         let place = self.queue.iter().position(is_held)?;
-        let Some(Pending::Held(frame)) = self.queue.get(place) else { return None };
+        let Some((_, Pending::Held(frame))) = self.queue.get(place) else { return None };
         let (op, body) = parts(frame);
         let write = op.map_or(Touched::Everything, |op| touched(op, body));
         (!self.is_shown(write, place)).then(|| (place, frame.clone()))
@@ -217,7 +229,8 @@ impl Queue {
     /// what a large write holds, so it must not hold it until this client has read the replies that come first.
     pub(crate) fn settle_writes(&mut self, cx: &mut Context<'_>) -> Option<Result<Settled, Ended>> {
         // Writes are applied in order, so those behind the first unsettled one are not settled either.
-        let write = self.queue.iter_mut().find(|pending| matches!(pending, Pending::Write { .. }))?;
+        let mut pending = self.queue.iter_mut().map(|(_, pending)| pending);
+        let write = pending.find(|pending| matches!(pending, Pending::Write { .. }))?;
         let Poll::Ready(done) = write.poll_write(cx) else { return None };
         let (answer, settled) = match done {
             Ok(done) => done,
@@ -232,7 +245,7 @@ impl Queue {
 
     /// Replaces the held-back write at `place` by what it waits for next.
     pub(crate) fn release(&mut self, place: usize, pending: Pending) {
-        if let Some(held) = self.queue.get_mut(place) {
+        if let Some((_, held)) = self.queue.get_mut(place) {
             self.bytes = self.bytes + pending.bytes() - held.bytes();
             self.held -= 1;
             *held = pending;
@@ -240,14 +253,14 @@ impl Queue {
     }
 
     /// Puts the request that was taken last, and is not done yet, back in front.
-    pub(crate) fn push_first(&mut self, pending: Pending) {
+    pub(crate) fn push_first(&mut self, asked: Asked, pending: Pending) {
         self.bytes += pending.bytes();
-        self.queue.push_front(pending);
+        self.queue.push_front((asked, pending));
     }
 
     /// Returns whether the first request is being read on another thread.
     pub(crate) fn is_elsewhere(&self) -> bool {
-        matches!(self.queue.front(), Some(Pending::Elsewhere { .. }))
+        matches!(self.queue.front(), Some((_, Pending::Elsewhere { .. })))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -263,13 +276,13 @@ impl Queue {
         self.bytes
     }
 
-    /// Removes the first request when it is ready, and returns what to do for it. Returns None if the queue is empty.
-    pub(crate) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Ready, Ended>>> {
-        let Some(first) = self.queue.front_mut() else { return Poll::Ready(None) };
-        let bytes = first.bytes();
+    /// Removes the first request when it is ready, and returns it with what to do for it. Returns None if the queue is empty.
+    pub(crate) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Asked, Result<Ready, Ended>)>> {
+        let Some((asked, first)) = self.queue.front_mut() else { return Poll::Ready(None) };
+        let (asked, bytes) = (*asked, first.bytes());
         let done = ready!(first.poll(cx));
         self.queue.pop_front();
         self.bytes -= bytes;
-        Poll::Ready(Some(done))
+        Poll::Ready(Some((asked, done)))
     }
 }

@@ -106,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     pub(crate) fn answer_error(&mut self, xid: i32, code: ErrorCode) -> Result<(), Ended> {
         frame::error(&mut self.out, xid, self.zxid, code);
-        self.replied(1);
+        self.replied();
         Ok(())
     }
 
@@ -133,7 +133,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let mut out = std::mem::take(&mut self.out);
         let done = replied(&mut out, xid, zxid, |out| body(&self.client(), out));
         self.out = out;
-        self.replied(u64::from(done.is_ok()));
+        if done.is_ok() {
+            self.replied();
+        }
         done
     }
 
@@ -186,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match walk.step_here(&self.shared) {
             Ok(Some(reply)) => {
                 self.out.extend_from_slice(&reply);
-                self.replied(1);
+                self.replied();
                 Ok(())
             }
             Ok(None) => {
@@ -204,13 +206,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn go_elsewhere(&mut self, walk: Walk, watch: Option<NewWatch>) {
         let read = Elsewhere::begin(self.shared.clone(), walk);
-        self.pending.push_first(Pending::Elsewhere { read, watch });
+        self.pending.push_first(self.asked, Pending::Elsewhere { read, watch });
     }
 
     /// Puts a request off until the view shows everything that the client was already notified of.
     pub(crate) fn put_off(&mut self, bytes: &[u8], not_yet: crate::watch::NotYet) {
         let applied = self.shared.engine.wait_applied(not_yet.0);
-        self.pending.push_first(Pending::View { frame: Bytes::copy_from_slice(bytes), applied });
+        self.pending.push_first(self.asked, Pending::View { frame: Bytes::copy_from_slice(bytes), applied });
     }
 
     /// Registers a watch, and returns the view that the read must use together with whether the watch is new.

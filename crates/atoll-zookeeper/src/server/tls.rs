@@ -150,6 +150,6 @@ pub(crate) async fn serve(
         Err(_) => format!("no handshake within {WITHIN:?}"),
     };
     shared.figures.refuse(Refusal::Tls);
-    shared.connections().remove(&id);
+    shared.connections().remove(id);
     tracing::info!(peer = %figures.peer, "a ZooKeeper client's TLS: {words}");
 }

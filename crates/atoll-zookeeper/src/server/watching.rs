@@ -132,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.forget_watch(watch);
                 let looked_up = self.look_up(view, vec![key::node(path)]);
                 let (frame, times) = (Bytes::copy_from_slice(bytes), self.look_ups + 1);
-                self.pending.push_first(Pending::LookUp { frame, looked_up, times });
+                self.pending.push_first(self.asked, Pending::LookUp { frame, looked_up, times });
                 return Ok(());
             }
             // A row that does not fit into the cache. An event may follow although the read is refused. Clients ignore it.
@@ -281,7 +281,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn watch_again(&mut self, mut again: Again) -> Result<(), Ended> {
         if let Some(looked_up) = self.look_up_next(&mut again) {
             let wait = Some(Wait::LookedUp(looked_up));
-            self.pending.push_first(Pending::Watches { again, wait });
+            self.pending.push_first(self.asked, Pending::Watches { again, wait });
             return Ok(());
         }
         let engine = self.shared.engine.clone();
@@ -294,14 +294,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 // The events that the client missed precede the reply. The view may be older than these events.
                 let count = some.len();
                 self.told_up_to(newest);
-                self.replied(set.events);
+                self.count_sent(set.events);
                 self.forget_view();
                 self.turn.did(count * BYTES_OF_A_WATCH);
                 again.done += count;
                 if again.is_done() {
                     return self.answer(again.xid, |_, _| Ok(()));
                 }
-                self.pending.push_first(Pending::Watches { again, wait: None });
+                self.pending.push_first(self.asked, Pending::Watches { again, wait: None });
                 Ok(())
             }
             Err(ResetError::NotSet(NotSet::Full)) => {
@@ -311,7 +311,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             Err(ResetError::NotSet(NotSet::NotYet(not_yet))) => {
                 let wait = Some(Wait::Applied(self.shared.engine.wait_applied(not_yet.0)));
-                self.pending.push_first(Pending::Watches { again, wait });
+                self.pending.push_first(self.asked, Pending::Watches { again, wait });
                 Ok(())
             }
             Err(ResetError::Read(error)) => Err(error.into()),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::described::{self, Detail};
 use super::figures::Refusal;
-use super::latency::ms;
 use super::{Shared, monitor};
 use crate::tree::read;
 use crate::watch::table::Kind;
@@ -19,11 +19,36 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Watches to examine while the lock of the table is held.
 const PAGE: usize = 1_000;
 
-/// Returns the answer to a word.
-pub(crate) fn answer(shared: &Shared, word: &str) -> String {
+/// The word that sets the trace mask, which follows it.
+const SET_MASK: &str = "stmk";
+/// The trace mask with which ZooKeeper starts.
+pub(super) const FIRST_MASK: i64 = 0x132;
+
+/// A word from a client.
+#[derive(Debug)]
+pub(crate) struct Word {
+    /// Its four letters.
+    pub(crate) name: String,
+    /// The trace mask, only behind [`SET_MASK`].
+    pub(crate) mask: Option<i64>,
+}
+
+/// Returns whether the word is allowed here.
+fn is_allowed(shared: &Shared, word: &str) -> bool {
     let options = &shared.options;
-    let allowed =
-        options.words.iter().any(|w| w == word || w == "*") || (word == "isro" && options.read_only_mode);
+    options.words.iter().any(|w| w == word || w == "*") || (word == "isro" && options.read_only_mode)
+}
+
+/// Returns whether a trace mask follows this word. One that is not allowed is refused without it.
+pub(crate) fn has_mask(shared: &Shared, word: &str) -> bool {
+    word == SET_MASK && is_allowed(shared, word)
+}
+
+/// Returns the answer to a word.
+fn answer(shared: &Shared, word: &Word) -> String {
+    let Word { name: word, mask } = word;
+    let word = word.as_str();
+    let allowed = is_allowed(shared, word);
     if !KNOWN.contains(&word) || !allowed {
         shared.figures.refuse(Refusal::Word);
     }
@@ -39,8 +64,9 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
         "ruok" => "imok".to_owned(),
         "isro" if shared.is_read_only() => "ro".to_owned(),
         "isro" => if shared.engine.out_of_service().is_some() { "null" } else { "rw" }.to_owned(),
-        // The trace mask of ZooKeeper's Java server. Nothing is traced with it here.
-        "gtmk" | "stmk" => "0".to_owned(),
+        // The trace mask of ZooKeeper's Java server. It is kept, but nothing is traced with it here.
+        SET_MASK => set_trace_mask(shared, mask.unwrap_or_default()).to_string(),
+        "gtmk" => trace_mask(shared).to_string(),
         "srst" => {
             set_back(shared, true);
             "Server stats reset.\n".to_owned()
@@ -49,11 +75,12 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
             set_back(shared, false);
             "Connection stats reset.\n".to_owned()
         }
-        "srvr" => server(shared, false),
-        "stat" => server(shared, true),
-        "cons" => connections(shared),
-        "conf" => configuration(shared),
+        "srvr" => described::server(shared, false),
+        "stat" => described::server(shared, true),
+        "cons" => described::connections(shared, Detail::Full),
+        "conf" => described::configuration(shared),
         "envi" => environment(),
+        "hash" => hashes(shared),
         "mntr" => monitor(shared),
         "dump" => sessions(shared),
         "dirs" => directories(shared),
@@ -63,12 +90,12 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
     }
 }
 
-/// Words that list client data, which may be large.
-const LONG: [&str; 4] = ["dump", "wchc", "wchp", "cons"];
+/// Words that list client data, which may be large, or read the disk.
+const LONG: [&str; 7] = ["conf", "cons", "dump", "envi", "stat", "wchc", "wchp"];
 
 /// Returns the answer to a word. A word that may take long runs on another thread than the node's (contracts X20).
-pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: String) -> String {
-    if !LONG.contains(&&*word) {
+pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: Word) -> String {
+    if !LONG.contains(&&*word.name) {
         return answer(shared, &word);
     }
     let Some(turn) = shared.walks.turn().await else { return String::new() };
@@ -84,9 +111,9 @@ pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: String) -> String
 pub(crate) const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests\n";
 
 /// All words that this door knows.
-pub const KNOWN: [&str; 17] = [
-    "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr", "stat",
-    "stmk", "wchc", "wchp", "wchs",
+pub const KNOWN: [&str; 18] = [
+    "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "hash", "isro", "mntr", "ruok", "srst", "srvr",
+    "stat", "stmk", "wchc", "wchp", "wchs",
 ];
 
 /// Writes lines to a string, which cannot fail.
@@ -95,72 +122,34 @@ macro_rules! lines {
         $(let _ = writeln!($out, $format $(, $arg)*);)*
     };
 }
+pub(super) use lines;
 
-fn server(shared: &Shared, with_clients: bool) -> String {
-    let (figures, counters, latency) = (&shared.figures, monitor::counters(shared), monitor::latency(shared));
-    let mut out = String::new();
-    lines!(out, "Zookeeper version: {VERSION}";);
-    if with_clients {
-        lines!(out, "Clients:";);
-        out.push_str(&connections(shared));
-    }
-    lines!(
-        out,
-        "Latency min/avg/max: {:.0}/{:.4}/{:.0}", ms(latency.least_us), latency.average_ms(), ms(latency.most_us);
-        "Received: {}", figures.received.get();
-        "Sent: {}", figures.sent.get();
-        "Connections: {}", shared.connections().len();
-        "Outstanding: {}", figures.outstanding.load(Ordering::Relaxed);
-        "Zxid: {:#x}", counters.zxid;
-        "Mode: {}", monitor::state(shared);
-        "Node count: {}", counters.nodes;
-    );
-    out
+/// Returns ZooKeeper's trace mask.
+pub(super) fn trace_mask(shared: &Shared) -> i64 {
+    shared.trace_mask.load(Ordering::Relaxed)
 }
 
-fn connections(shared: &Shared) -> String {
-    let mut out = String::new();
-    for connection in shared.connections().values() {
-        lines!(
-            out,
-            " /{}[1](queued={},recved={},sent={},sid={:#x})",
-            connection.peer,
-            connection.outstanding.load(Ordering::Relaxed),
-            connection.received.get(),
-            connection.sent.get(),
-            connection.session.load(Ordering::Relaxed);
-        );
-    }
-    out.push('\n');
-    out
-}
-
-/// Returns the options in the form NAME=VALUE, under ZooKeeper's names.
-pub(crate) fn configuration(shared: &Shared) -> String {
-    let (options, mut out) = (&shared.options, String::new());
-    lines!(
-        out,
-        "tickTime={}", options.tick_ms;
-        "maxClientCnxns={}", options.max_connections_of_address;
-        "maxCnxns={}", options.max_connections;
-        "minSessionTimeout={}", options.min_session_timeout_ms;
-        "maxSessionTimeout={}", options.max_session_timeout_ms;
-        "globalOutstandingLimit={}", options.max_outstanding_of_all;
-        "jute.maxbuffer={}", options.max_buffer_bytes;
-        "serverId={}", shared.engine.proposer().node.0;
-    );
-    out
+/// Sets ZooKeeper's trace mask, and returns it. It has no effect.
+pub(super) fn set_trace_mask(shared: &Shared, mask: i64) -> i64 {
+    shared.trace_mask.store(mask, Ordering::Relaxed);
+    mask
 }
 
 fn environment() -> String {
+    let mut out = String::from("Environment:\n");
+    for (name, value) in described::environment() {
+        lines!(out, "{name}={value}";);
+    }
+    out
+}
+
+/// Lists the hashes of this replica's state. ZooKeeper lists them by zxid, this door by the positions of the log at which all replicas can
+/// be compared.
+fn hashes(shared: &Shared) -> String {
     let mut out = String::new();
-    lines!(
-        out,
-        "Environment:";
-        "zookeeper.version={VERSION}";
-        "os.name={}", std::env::consts::OS;
-        "os.arch={}", std::env::consts::ARCH;
-    );
+    for hash in shared.engine.hashes() {
+        lines!(out, "{:x}: {:032x}", hash.below.0, hash.hash;);
+    }
     out
 }
 
@@ -178,16 +167,27 @@ fn monitor(shared: &Shared) -> String {
 }
 
 /// A text with a maximum length. Its last line states what was left out.
-#[derive(Default)]
-struct Capped {
+pub(super) struct Capped {
     out: String,
+    most_bytes: usize,
     is_full: bool,
 }
 
+impl Default for Capped {
+    fn default() -> Self {
+        Capped::with_at_most(MAX_TEXT_BYTES)
+    }
+}
+
 impl Capped {
+    /// Creates an empty text of at most so many bytes.
+    pub(super) fn with_at_most(most_bytes: usize) -> Capped {
+        Capped { out: String::new(), most_bytes, is_full: false }
+    }
+
     /// Adds a line if there is room for it and no earlier line was left out; returns whether it was added.
-    fn line(&mut self, line: &str) -> bool {
-        self.is_full |= self.out.len() + line.len() >= MAX_TEXT_BYTES;
+    pub(super) fn line(&mut self, line: &str) -> bool {
+        self.is_full |= self.out.len() + line.len() >= self.most_bytes;
         if !self.is_full {
             self.out.push_str(line);
             self.out.push('\n');
@@ -196,7 +196,7 @@ impl Capped {
     }
 
     /// Returns the text, which lists `whole` of `all` things completely.
-    fn end(mut self, whole: usize, all: usize, things: &str) -> String {
+    pub(super) fn end(mut self, whole: usize, all: usize, things: &str) -> String {
         if self.is_full {
             let left = all.saturating_sub(whole);
             let last = format!("LEFT OUT: {left} of {all} {things}, the first perhaps in part\n");
@@ -261,7 +261,7 @@ fn watches(shared: &Shared) -> String {
 }
 
 fn session_of(shared: &Shared, id: u64) -> i64 {
-    shared.connections().get(&id).map_or(0, |c| c.session.load(Ordering::Relaxed))
+    shared.connections().get(id).map_or(0, |c| c.session.load(Ordering::Relaxed))
 }
 
 /// Resets the server's counters, or else those of its connections.
@@ -274,10 +274,7 @@ pub(crate) fn set_back(shared: &Shared, server: bool) {
         figures.read_us.reset();
         return;
     }
-    for connection in shared.connections().values() {
-        connection.received.reset();
-        connection.sent.reset();
-    }
+    shared.all_connections().iter().for_each(|connection| connection.reset());
 }
 
 /// Limits the rows of a JSON answer, as [`Capped`] limits a text.

@@ -2,7 +2,7 @@
 //! gone. The decision takes effect only if the session has not moved since (contracts X22).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::event::Event;
 use crate::mutants;
+use crate::session::held::{Held, LastSeen, Table};
 use crate::session::state::Session;
 use crate::tree::key;
 use crate::tree::read::{self, ReadError};
@@ -24,63 +25,6 @@ use crate::watch::outbox::{End, Outbox};
 pub const JUDGED_EVERY: Duration = Duration::from_millis(200);
 /// If a check is late by more than this, the node itself was paused and could not hear its clients. All timers then start again.
 const PAUSED_AFTER: Duration = Duration::from_millis(1000);
-
-/// When a client was last heard. Shared with its connection.
-#[derive(Debug)]
-pub struct LastSeen {
-    start: Instant,
-    after_ms: AtomicU64,
-    waits: AtomicBool,
-}
-
-impl LastSeen {
-    /// Creates a record that starts now.
-    pub fn new() -> Arc<LastSeen> {
-        Arc::new(LastSeen {
-            start: Instant::now(),
-            after_ms: AtomicU64::new(0),
-            waits: AtomicBool::new(false),
-        })
-    }
-
-    /// Sets whether the client waits for answers. If it does, this side is the silent one, and the client's pings may still be
-    /// unread in the socket.
-    pub fn set_waits(&self, waits: bool) {
-        self.waits.store(waits, Ordering::Relaxed);
-    }
-
-    /// Records that the client was heard now.
-    pub fn touch(&self) {
-        let after = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.after_ms.store(after, Ordering::Relaxed);
-    }
-
-    fn silent_for(&self, now: Instant) -> Duration {
-        let heard = self.start + Duration::from_millis(self.after_ms.load(Ordering::Relaxed));
-        now.saturating_duration_since(heard)
-    }
-}
-
-#[derive(Debug)]
-struct Held {
-    moves: i64,
-    timeout: Duration,
-    heard: Arc<LastSeen>,
-    connection: Option<(ConnectionId, Arc<Outbox>)>,
-    /// Whether its expiry has been returned by [`Sessions::take_expired`] and is under way.
-    expiring: bool,
-    /// Whether the session has ended, except that ephemerals are left.
-    is_ending: bool,
-}
-
-impl Held {
-    /// Creates a record whose full timeout starts now.
-    fn new(moves: i64, timeout_ms: i32) -> Held {
-        let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
-        let is_ending = timeout_ms < 0;
-        Held { moves, timeout, heard: LastSeen::new(), connection: None, expiring: false, is_ending }
-    }
-}
 
 /// A session that must be expired, with the move count at which this node holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +41,7 @@ pub struct Expired {
 #[derive(Debug)]
 pub struct Sessions {
     me: Proposer,
-    held: Mutex<BTreeMap<i64, Held>>,
+    held: Mutex<Table>,
     judged: Mutex<Instant>,
     out_of_touch: AtomicBool,
 }
@@ -118,12 +62,12 @@ impl Sessions {
             Event::SessionHeld { session, by, moves, timeout_ms, by_client, .. } if *by == self.me => {
                 let at_once = mutant(mutants::ZK_TAKE_OVER_WITHOUT_TIMEOUT) && !by_client;
                 let timeout_ms = if at_once { 0 } else { *timeout_ms };
-                let before = lock(&self.held).insert(*session, Held::new(*moves, timeout_ms));
+                let before = lock(&self.held).insert(*session, *moves, timeout_ms);
                 // Either the client came back on another connection, or its session has ended and the rest of it must be deleted.
                 end(before, if timeout_ms < 0 { End::SessionGone } else { End::SessionMoved });
             }
-            Event::SessionHeld { session, .. } => end(lock(&self.held).remove(session), End::SessionMoved),
-            Event::SessionGone { session, .. } => end(lock(&self.held).remove(session), End::SessionGone),
+            Event::SessionHeld { session, .. } => end(lock(&self.held).remove(*session), End::SessionMoved),
+            Event::SessionGone { session, .. } => end(lock(&self.held).remove(*session), End::SessionGone),
         }
     }
 
@@ -137,7 +81,7 @@ impl Sessions {
         outbox: &Arc<Outbox>,
     ) -> Option<Arc<LastSeen>> {
         let mut held = lock(&self.held);
-        let held = held.get_mut(&session).filter(|h| h.moves == moves)?;
+        let held = held.get_mut(session).filter(|h| h.moves == moves)?;
         held.heard.touch();
         held.connection = Some((id, outbox.clone()));
         Some(held.heard.clone())
@@ -145,7 +89,7 @@ impl Sessions {
 
     /// Unbinds a connection. The client may come back until its timeout.
     pub fn unbind(&self, session: i64, id: ConnectionId) {
-        if let Some(held) = lock(&self.held).get_mut(&session)
+        if let Some(held) = lock(&self.held).get_mut(session)
             && held.connection.as_ref().is_some_and(|(bound, _)| *bound == id)
         {
             held.connection = None;
@@ -169,21 +113,12 @@ impl Sessions {
             held.values().for_each(|h| h.heard.touch());
             return Vec::new();
         }
-        held.values().filter(|h| h.heard.waits.load(Ordering::Relaxed)).for_each(|h| h.heard.touch());
-        let silent = |h: &Held| !h.expiring && h.heard.silent_for(now) > h.timeout;
-        let due = held.iter_mut().filter(|(_, h)| silent(h));
-        due.map(|(session, h)| {
-            h.expiring = true;
-            Expired { session: *session, moves: h.moves, is_ending: h.is_ending }
-        })
-        .collect()
+        held.take_silent(now)
     }
 
     /// Allows a session to be returned by [`Sessions::take_expired`] again, because its expiry had no effect or was one step of several.
     pub fn spare(&self, silent: Expired) {
-        if let Some(held) = lock(&self.held).get_mut(&silent.session).filter(|h| h.moves == silent.moves) {
-            held.expiring = false;
-        }
+        lock(&self.held).judge_again(silent.session, silent.moves);
     }
 
     /// Adopts a state that was replaced as a whole: this node now holds the sessions that the view assigns to it. The timers of
@@ -208,16 +143,23 @@ impl Sessions {
     fn replace(&self, by: BTreeMap<i64, Session>) {
         let mut held = lock(&self.held);
         let is_other =
-            |id: &i64, before: &mut Held| by.get(id).is_none_or(|session| session.moves != before.moves);
-        held.extract_if(.., is_other).for_each(|(_, before)| end(Some(before), End::Closed));
+            |id: i64, before: &Held| by.get(&id).is_none_or(|session| session.moves != before.moves);
+        held.remove_all(is_other).into_iter().for_each(|before| end(Some(before), End::Closed));
         for (id, session) in by {
-            held.entry(id).or_insert_with(|| Held::new(session.moves, session.timeout_ms));
+            if held.get_mut(id).is_none() {
+                held.insert(id, session.moves, session.timeout_ms);
+            }
         }
     }
 
     /// Returns the sessions that are held here, with their timeouts.
     pub fn ids(&self) -> Vec<(i64, Duration)> {
-        lock(&self.held).iter().map(|(session, held)| (*session, held.timeout)).collect()
+        lock(&self.held).iter().map(|(session, held)| (session, held.timeout)).collect()
+    }
+
+    /// Returns the number of sessions that are held here.
+    pub fn count(&self) -> usize {
+        lock(&self.held).len()
     }
 
     /// Ends the connections of all sessions that are held here.
@@ -295,7 +237,7 @@ mod tests {
         sessions.apply(&held(7, ME, 0));
         let heard = sessions.bind(7, 0, 1, &Arc::new(Outbox::default())).unwrap();
         heard.set_waits(true);
-        heard.after_ms.store(0, Ordering::Relaxed);
+        heard.set_after_ms(0);
         assert_eq!(expired(&sessions, start, 0, 900), []);
         // Its connection goes away: from here on the client is silent.
         sessions.unbind(7, 1);
@@ -346,7 +288,7 @@ mod tests {
         assert_eq!(expired(&sessions, start, 600, 60_000), [], "it was sent away");
         sessions.set_out_of_touch(false);
         let heard = sessions.bind(7, 0, 1, &Arc::default()).unwrap();
-        assert!(heard.after_ms.load(Ordering::Relaxed) < 10_000, "by the clock of this test");
+        assert!(heard.after_ms() < 10_000, "by the clock of this test");
     }
 
     #[test]
@@ -357,6 +299,6 @@ mod tests {
         // The node was paused for a minute, in which it could not hear the client.
         assert_eq!(expired(&sessions, start, 60_000, 60_000), []);
         let heard = sessions.bind(7, 0, 1, &Arc::new(Outbox::default())).unwrap();
-        assert!(heard.after_ms.load(Ordering::Relaxed) < 10_000, "by the clock of this test");
+        assert!(heard.after_ms() < 10_000, "by the clock of this test");
     }
 }

@@ -4,7 +4,11 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `state.rs` | sessions in the replicated state: opening, attaching, closing, expiry, takeover |
-//! | `keeper.rs` | the sessions that this node holds: when each client was last heard, and which sessions must expire |
+//! | `keeper.rs` | the sessions that this node holds, and which of them must expire |
+//! | `held.rs` | when each of their clients was last heard, and when it can be found silent |
 
+mod held;
 pub mod keeper;
 pub mod state;
+
+pub use held::LastSeen;

@@ -209,7 +209,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     let doors =
         read_doors(source, &tables.get("listen"), over, [tls.is_some(), known], plaintext == Some(true));
     let peers = read_peers(source, tables);
-    let zookeeper_options = super::zookeeper::read(source, &tables.get("zookeeper"));
+    let zookeeper_options = super::zookeeper::read(source, file, &tables.get("zookeeper"));
     let cache_mb = tables.get("database").read(source, "cache_mb", within(1, 1_000_000));
     let least_free_mb = tables.get("database").read(source, "least_free_mb", within(0, 1_000_000_000));
     let clock_ahead_s = tables.get("database").read(source, "clock_ahead_at_most_s", within(1, 31_536_000));

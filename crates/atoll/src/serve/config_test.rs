@@ -34,11 +34,13 @@ fn what_is_off_in_the_print_is_right_once_it_is_on() {
         .lines()
         .map(|l| l.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(l).to_owned() + "\n")
         .collect();
-    // Only the TLS files are at fault: they do not exist.
+    // Only the files are at fault: they do not exist.
     let faults = fault_of(&on);
     let lines: Vec<&str> = faults.lines().collect();
-    assert_eq!(lines.len(), 6, "{faults}");
-    assert!(lines.iter().all(|l| l.contains("tls") && l.contains("PEM file")), "{faults}");
+    assert_eq!(lines.len(), 7, "{faults}");
+    let is_file =
+        |l: &&str| (l.contains("tls") && l.contains("PEM file")) || l.contains("`zookeeper.jaas`: ");
+    assert!(lines.iter().all(is_file), "{faults}");
 }
 
 #[test]

@@ -6,15 +6,19 @@
 //! | `reader.rs` | reads a file by that table; faults with file and line |
 //! | `config.rs` | the configuration as the program uses it |
 //! | `zookeeper.rs` | the options of the door for ZooKeeper's clients |
+//! | `jaas.rs` | the users in a JAAS file |
 //! | `zoo_cfg.rs`, `zoo_cfg_names.rs`, `properties.rs` | translates a configuration of ZooKeeper; the names of its settings; its format |
+//! | `resolve.rs` | looks up the host names, for `--check` |
 //! | `run.rs` | starts the node, waits for signals, drains, stops |
 
 pub mod config;
 #[cfg(test)]
 mod config_test;
+mod jaas;
 mod places;
 mod properties;
 pub mod reader;
+mod resolve;
 mod run;
 pub mod settings;
 mod zoo_cfg;
@@ -72,7 +76,7 @@ pub struct ServeArgs {
     /// Print a complete configuration file with every setting explained, and exit
     #[arg(long)]
     pub print_config: bool,
-    /// Check the configuration, and exit
+    /// Check the configuration and whether its host names can be found, and exit
     #[arg(long)]
     pub check: bool,
     /// Stop when the standard input closes: for a supervisor whose children end with it
@@ -126,6 +130,11 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         return ExitCode::from(BAD_CONFIG);
     }
     if args.check {
+        let faults = resolve::faults(&config);
+        if !faults.is_empty() {
+            faults.iter().for_each(|fault| eprintln!("{fault}"));
+            return ExitCode::from(BAD_CONFIG);
+        }
         println!(
             "{}: in order",
             args.config

@@ -127,7 +127,10 @@ pub(crate) fn doors(config: &Config) -> Vec<Box<dyn atoll_door::Door>> {
             address: config.zookeeper.clone(),
             tls: config.zookeeper_tls.clone(),
             admin: config.zookeeper_admin.clone(),
-            options: config.zookeeper_options.clone(),
+            options: zookeeper::Options {
+                data_folder: Some(config.data.clone()),
+                ..config.zookeeper_options.clone()
+            },
         },
     })
 }

@@ -323,13 +323,27 @@ pub const SETTINGS: &[Setting] = &[
         "sasl_users",
         "[]",
         "a list of \"NAME:PASSWORD\", each name once",
-        "The users for SASL's DIGEST-MD5; ZooKeeper has them in its JAAS file. If there are none, SASL is off.\nWhoever can read this file can log in as any of them.",
+        "The users for SASL's DIGEST-MD5, besides those of `jaas`. If there are none, SASL is off.\nWhoever can read this file can log in as any of them.",
+    ),
+    without_default(
+        "zookeeper",
+        "jaas",
+        "\"jaas.conf\"",
+        "the path of a JAAS file; a relative one starts at the file's folder",
+        "The file with ZooKeeper's users for SASL (`java.security.auth.login.config`), in addition to `sasl_users`. If not set: none.",
+    ),
+    with_default(
+        "zookeeper",
+        "jaas_section",
+        "\"Server\"",
+        "the name of a section of zookeeper.jaas",
+        "`sasl.serverconfig`: the section of the JAAS file that has the users.",
     ),
     without_default(
         "zookeeper",
         "sasl_super",
         "\"admin\"",
-        "a name in zookeeper.sasl_users",
+        "a user of SASL",
         "`superUser`: this user of SASL may do everything. If not set: no user.",
     ),
     with_default(
@@ -407,7 +421,7 @@ pub const SETTINGS: &[Setting] = &[
         "zookeeper",
         "container_check_every_ms",
         "10000",
-        "an integer, 100 to 3600000",
+        "an integer, 1 to 3600000",
         "`znode.container.checkIntervalMs`: how often the node looks for empty containers and for nodes whose time to live is over.\nToo small: unnecessary work. Too large: such nodes stay for longer.",
     ),
     with_default(

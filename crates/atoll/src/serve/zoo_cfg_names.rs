@@ -36,6 +36,8 @@ pub const KNOWN: &[(&str, &str, &str, Kind)] = &[
     ("DigestAuthenticationProvider.superDigest", "zookeeper", "super_digest", Kind::Text),
     ("X509AuthenticationProvider.superUser", "zookeeper", "x509_super", Kind::Text),
     ("superUser", "zookeeper", "sasl_super", Kind::Text),
+    ("java.security.auth.login.config", "zookeeper", "jaas", Kind::Text),
+    ("sasl.serverconfig", "zookeeper", "jaas_section", Kind::Text),
     ("ssl.clientAuth", "zookeeper", "tls_client_certificates", Kind::Text),
     ("enforceQuota", "zookeeper", "enforce_quota", Kind::Flag),
     ("readonlymode.enabled", "zookeeper", "read_only_mode", Kind::Flag),

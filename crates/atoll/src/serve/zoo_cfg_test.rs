@@ -214,6 +214,26 @@ fn the_servers_may_be_in_a_file_of_their_own() {
     );
 }
 
+#[test]
+fn the_users_of_sasl_may_be_in_a_jaas_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, jaas) = (dir.path().join("zoo.cfg"), dir.path().join("jaas.conf"));
+    let lines = "dataDir=data\nclientPort=2181\njava.security.auth.login.config=jaas.conf\nzookeeper.sasl.serverconfig=Reef\n\
+                 sessionRequireClientSASLAuth=true\n";
+    std::fs::write(&file, lines).unwrap();
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    std::fs::write(&jaas, format!("Reef {{ {module} required user_bob=\"hunter2\"; }};")).unwrap();
+    let config = load(&file, &Overrules::default()).unwrap().config;
+    assert!(!config.zookeeper_options.sasl_users.is_empty());
+    std::fs::write(&jaas, "Reef { com.sun.security.auth.module.Krb5LoginModule required; };").unwrap();
+    let told = load(&file, &Overrules::default()).unwrap_err().to_string();
+    let expected = format!(
+        "zoo.cfg:3: `java.security.auth.login.config`: `zookeeper.jaas`: {}: line 1: Kerberos is not served",
+        jaas.display()
+    );
+    assert!(told.contains(&expected), "{told}");
+}
+
 /// A fault names a setting whose value is a secret, and does not repeat it.
 #[test]
 fn secrets_are_not_repeated() {

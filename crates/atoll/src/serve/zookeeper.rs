@@ -1,5 +1,6 @@
 //! The table `[zookeeper]`: options of the door for ZooKeeper's clients.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use atoll_doors::zookeeper::{
 use toml::de::DeValue;
 
 use super::config::{Tls, path};
+use super::jaas;
 use super::reader::{Source, Table, text, texts, within};
 
 /// Default session timeouts in ticks, as in ZooKeeper.
@@ -16,7 +18,7 @@ const LEAST_TICKS: u64 = 2;
 const MOST_TICKS: u64 = 20;
 
 /// Reads the table. Returns None after a fault.
-pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
+pub fn read(source: &mut Source<'_>, file: &Path, table: &Table<'_>) -> Option<Options> {
     // Every setting is read before the first `?`, so that all faults are found.
     let mut count = |key, least, most| table.read(source, key, within(least, most));
     let of_address = count("max_connections_of_address", 0, 1_000_000);
@@ -30,7 +32,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let tokens = count("connection_tokens", 0, 1_000_000);
     let fill_every = count("connection_fill_every_ms", 1, 60_000);
     let fill_count = count("connection_fill_count", 1, 1_000_000);
-    let reap_every = count("container_check_every_ms", 100, 3_600_000);
+    let reap_every = count("container_check_every_ms", 1, 3_600_000);
     let snapshot_every = count("admin_snapshot_every_ms", 0, 86_400_000);
     let restore_every = count("admin_restore_every_ms", 0, 86_400_000);
     let snapshot = table.read(source, "admin_snapshot", |v| v.as_bool());
@@ -41,13 +43,13 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let super_digest = maybe(source, table, "super_digest", digest);
     let x509_super = maybe(source, table, "x509_super", words_of_a_name);
     let sasl_super = maybe(source, table, "sasl_super", words_of_a_name);
-    let sasl_users = table.read(source, "sasl_users", users);
+    let sasl_users = read_users(source, file, table);
     let required_schemes = table.read(source, "required_schemes", schemes);
     if let (Some(required), Some(users)) = (&required_schemes, &sasl_users)
         && users.is_empty()
         && required.iter().any(|scheme| scheme == "sasl")
     {
-        let what = "`zookeeper.required_schemes` has sasl, and `zookeeper.sasl_users` names nobody; allowed: with users";
+        let what = "`zookeeper.required_schemes` has sasl, and `zookeeper.sasl_users` names nobody, nor does `zookeeper.jaas`; allowed: with users";
         source.fault(table.place("required_schemes"), what.to_owned());
     }
     let timeouts = read_timeouts(source, table);
@@ -79,6 +81,8 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         words: words?,
         reap_every: Duration::from_millis(reap_every?),
         ephemerals_at_once: Options::default().ephemerals_at_once,
+        // The host adds it.
+        data_folder: None,
         admin: AdminOptions {
             snapshot: snapshot?,
             restore: restore?,
@@ -102,9 +106,31 @@ fn words_of_a_name(value: &DeValue<'_>) -> Option<String> {
     text(value).filter(|name| !name.is_empty() && !name.contains(char::is_control))
 }
 
+/// Reads the users of SASL from the settings and from the JAAS file. None after a fault.
+fn read_users(source: &mut Source<'_>, file: &Path, table: &Table<'_>) -> Option<Users> {
+    let listed = table.read(source, "sasl_users", users);
+    let section = table.read(source, "jaas_section", words_of_a_name);
+    let named = maybe(source, table, "jaas", |v| path(file, v));
+    let (mut all, section) = (listed?, section?);
+    if let Some(jaas) = named? {
+        let more = jaas::users(&jaas, &section).and_then(|more| {
+            let twice = more.keys().any(|name| all.contains_key(name));
+            if twice { Err(jaas::JaasError::Listed) } else { Ok(more) }
+        });
+        match more {
+            Ok(more) => all.extend(more),
+            Err(error) => {
+                source.fault(table.place("jaas"), format!("`zookeeper.jaas`: {}: {error}", jaas.display()));
+                return None;
+            }
+        }
+    }
+    Some(Users::new(all))
+}
+
 /// Parses a list of strings `NAME:PASSWORD`, with each name at most once.
-fn users(value: &DeValue<'_>) -> Option<Users> {
-    let mut out = std::collections::BTreeMap::new();
+fn users(value: &DeValue<'_>) -> Option<BTreeMap<String, String>> {
+    let mut out = BTreeMap::new();
     for user in texts(value)? {
         let (name, password) = user.split_once(':')?;
         let fine = !name.is_empty() && !password.is_empty() && !user.contains(char::is_control);
@@ -112,7 +138,7 @@ fn users(value: &DeValue<'_>) -> Option<Users> {
             return None;
         }
     }
-    Some(Users::new(out))
+    Some(out)
 }
 
 /// Returns the TLS files of the door: its own, or those of `[tls]`. None if there are none, or after a fault.

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 
 use super::super::latency::ms;
-use super::super::{Shared, monitor, words};
+use super::super::{Shared, described, monitor, words};
 use crate::tree::read;
 use crate::watch::table::Kind;
 
@@ -60,8 +58,17 @@ pub(super) fn argument<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Commands that list client data, which may be large.
-const LONG: [&str; 5] = ["connections", "dump", "stats", "watches", "watches_by_path"];
+/// Commands that list client data, which may be large, or read the disk.
+const LONG: [&str; 8] = [
+    "connections",
+    "dump",
+    "environment",
+    "initial_configuration",
+    "stats",
+    "system_properties",
+    "watches",
+    "watches_by_path",
+];
 
 /// Runs a command like [`run`]. A command that may take long runs on another thread than the node's (contracts X20).
 pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query: &str) -> Map<String, Value> {
@@ -97,17 +104,19 @@ fn answer(shared: &Shared, name: &str, query: &str) -> Value {
         }
         "dirs" => json!({ "datadir_size": shared.engine.health().store_bytes, "logdir_size": 0 }),
         "dump" => dump(shared),
-        "environment" => {
-            json!({ "zookeeper.version": words::VERSION, "os.name": std::env::consts::OS, "os.arch": std::env::consts::ARCH })
-        }
-        "get_trace_mask" => json!({ "tracemask": 0 }),
+        "environment" => described::environment()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), Value::from(value)))
+            .collect::<Map<_, _>>()
+            .into(),
+        "get_trace_mask" => json!({ "tracemask": words::trace_mask(shared) }),
         // Accepted as in ZooKeeper, without effect: nothing is traced with this mask here.
         "set_trace_mask" => match argument(query, "traceMask").map(str::parse::<i64>) {
-            Some(Ok(mask)) => json!({ "tracemask": mask }),
+            Some(Ok(mask)) => json!({ "tracemask": words::set_trace_mask(shared, mask) }),
             _ => json!({ "error": "setTraceMask requires long traceMask argument" }),
         },
         "hash" => hashes(shared),
-        "initial_configuration" => json!({ "initial_configuration": words::configuration(shared) }),
+        "initial_configuration" => json!({ "initial_configuration": described::configuration(shared) }),
         "is_read_only" => json!({ "read_only": shared.is_read_only() }),
         "leader" => {
             let leads = shared.cluster.leads();
@@ -173,32 +182,36 @@ fn configuration(shared: &Shared) -> Value {
 }
 
 fn properties(shared: &Shared) -> Value {
-    let text = words::configuration(shared);
+    let text = described::configuration(shared);
     let rows = text.lines().filter_map(|l| l.split_once('='));
     rows.map(|(name, value)| (name.to_owned(), Value::from(value))).collect::<Map<_, _>>().into()
 }
 
 fn connections(shared: &Shared, secure: bool) -> Value {
-    let connections = shared.connections();
-    let of = connections.values().filter(|c| c.is_secure.load(Ordering::Relaxed) == secure);
+    let connections = shared.all_connections();
+    let of = connections.iter().filter(|c| c.is_secure.load(Ordering::Relaxed) == secure);
     of.map(|c| {
+        let taken = c.latency.summary();
         json!({
             "remote_socket_address": c.peer.to_string(),
             "outstanding_requests": c.outstanding.load(Ordering::Relaxed),
             "packets_received": c.received.get(),
             "packets_sent": c.sent.get(),
             "session_id": c.session.load(Ordering::Relaxed),
-            "established": established_ms(c.since),
+            "session_timeout": c.timeout_ms.load(Ordering::Relaxed),
+            "established": monitor::epoch_ms(c.since),
+            "last_operation": c.last.operation(),
+            "last_cxid": c.last.cxid().unwrap_or(-1),
+            "last_zxid": c.last.zxid(),
+            "last_response_time": c.last.at_ms(),
+            "last_latency": c.latency.last_us() / 1_000,
+            "min_latency": taken.least_us / 1_000,
+            "avg_latency": taken.sum_us / taken.count.max(1) / 1_000,
+            "max_latency": taken.most_us / 1_000,
             "subject": c.subject.get(),
         })
     })
     .collect()
-}
-
-/// Converts a time to milliseconds since the Unix epoch.
-fn established_ms(since: Instant) -> u64 {
-    let at = SystemTime::now().checked_sub(since.elapsed()).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    u64::try_from(at.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
 fn zab_state(shared: &Shared) -> Value {

@@ -175,16 +175,40 @@ fn what_makes_no_sense_ends_its_connection_and_no_other() {
     let mut bad = Client::socket(door);
     send(&mut bad, &handshake());
     receive(&mut bad).unwrap();
-    for (op, error) in
-        [(OpCode::Create.number(), ErrorCode::MarshallingError), (4711, ErrorCode::Unimplemented)]
-    {
-        let mut frame = RequestHeader { xid: 1, op }.to_vec();
+    for _ in 0..2 {
+        let mut frame = RequestHeader { xid: 1, op: OpCode::Create.number() }.to_vec();
         frame.extend_from_slice(&[0xff; 10]);
         send(&mut bad, &frame);
         let reply = receive(&mut bad).unwrap();
-        assert_eq!(reply[12..16], error.number().to_be_bytes());
+        assert_eq!(reply[12..16], ErrorCode::MarshallingError.number().to_be_bytes());
     }
     assert_eq!(good.call(&get("/a", false)).0, 0);
+}
+
+/// As Apache ZooKeeper 3.9.5 does, byte for byte. Requests before the unknown one are answered, those behind it are not.
+#[test]
+fn an_unknown_operation_ends_the_connection_after_its_answer() {
+    let door = door(Options::default());
+    for op in [4711, OpCode::Notification.number(), OpCode::Check.number()] {
+        let mut bad = Client::socket(door);
+        send(&mut bad, &handshake());
+        receive(&mut bad).unwrap();
+        for (xid, op) in [(1, OpCode::Sync.number()), (2, op), (3, OpCode::Ping.number())] {
+            let mut frame = RequestHeader { xid, op }.to_vec();
+            "/".write(&mut frame);
+            send(&mut bad, &frame);
+        }
+        assert_eq!(receive(&mut bad).unwrap()[..4], 1_i32.to_be_bytes(), "{op}");
+        let mut rest = Vec::new();
+        bad.read_to_end(&mut rest).unwrap();
+        let expected = [
+            &16_i32.to_be_bytes()[..],
+            &2_i32.to_be_bytes(),
+            &(-1_i64).to_be_bytes(),
+            &(-6_i32).to_be_bytes(),
+        ];
+        assert_eq!(rest, expected.concat(), "{op}");
+    }
 }
 
 fn handshake() -> Vec<u8> {
@@ -256,6 +280,104 @@ fn words_are_answered_and_those_that_are_not_allowed_are_refused() {
     for word in ["conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "mntr", "srst", "wchs"] {
         assert!(!ask(word).contains("not"), "{word}");
     }
+}
+
+/// Returns the keys of a line of `cons`, with those values that do not depend on time.
+fn keys_of(line: &str) -> (String, Vec<(String, String)>) {
+    let (head, rest) = line.split_once('(').unwrap();
+    let fields = rest.strip_suffix(')').unwrap().split(',').map(|field| field.split_once('=').unwrap());
+    (head.to_owned(), fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+/// The lines have the fields of Apache ZooKeeper 3.9.5, in its order.
+#[test]
+fn cons_and_stat_list_clients_as_zookeeper_does() {
+    let door = door(Options::default());
+    let mut client = Client::connect(door);
+    client.create("/a", b"x");
+    assert_eq!(client.call(&get("/a", false)).0, 0);
+    let line = |word: &str| {
+        let told = ask(door, word);
+        told.lines().find(|line| line.contains("[1](")).unwrap_or_else(|| panic!("{told}")).to_owned()
+    };
+    let (head, fields) = keys_of(&line("cons"));
+    assert!(head.starts_with(" /127.0.0.1:"), "{head}");
+    let names: Vec<_> = fields.iter().map(|(name, _)| name.as_str()).collect();
+    let expected = [
+        "queued", "recved", "sent", "sid", "lop", "est", "to", "lcxid", "lzxid", "lresp", "llat", "minlat",
+        "avglat", "maxlat",
+    ];
+    assert_eq!(names, expected);
+    let value = |name: &str| fields.iter().find(|(n, _)| n == name).unwrap().1.as_str();
+    assert_eq!((value("queued"), value("recved"), value("sent")), ("0", "3", "3"));
+    assert_eq!((value("lop"), value("to"), value("lcxid")), ("GETD", "10000", "0x2"));
+    assert!(value("lzxid").starts_with("0x1"), "{}", value("lzxid"));
+    let (_, brief) = keys_of(&line("stat"));
+    assert_eq!(brief.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["queued", "recved", "sent"]);
+    // The client of a word has no session.
+    assert!(ask(door, "cons").lines().any(|line| line.ends_with("[0](queued=0,recved=1,sent=0)")));
+    ask(door, "crst");
+    let (_, fields) = keys_of(&line("cons"));
+    let of = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
+    assert_eq!((of("lop"), of("lcxid"), of("lzxid")), (Some("NA"), None, Some("0xffffffffffffffff")));
+}
+
+#[test]
+fn conf_envi_and_gtmk_have_the_keys_of_zookeeper() {
+    let data_folder = Some("/data/of/this/node".into());
+    let door = door(Options { data_folder, ..Options::default() });
+    let keys = |word: &str| {
+        let told = ask(door, word);
+        let keys = told.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.to_owned());
+        keys.collect::<Vec<_>>()
+    };
+    let of_zookeeper = [
+        "clientPort",
+        "secureClientPort",
+        "dataDir",
+        "dataDirSize",
+        "dataLogDir",
+        "dataLogSize",
+        "tickTime",
+        "maxClientCnxns",
+        "minSessionTimeout",
+        "maxSessionTimeout",
+        "clientPortListenBacklog",
+        "serverId",
+    ];
+    assert_eq!(keys("conf")[..of_zookeeper.len()], of_zookeeper);
+    let told = ask(door, "conf");
+    assert!(
+        told.contains(&format!("clientPort={}\n", door.port())) && told.contains("=/data/of/this/node\n")
+    );
+    let of_system = [
+        "zookeeper.version",
+        "host.name",
+        "java.version",
+        "java.vendor",
+        "java.home",
+        "java.class.path",
+        "java.library.path",
+        "java.io.tmpdir",
+        "java.compiler",
+        "os.name",
+        "os.arch",
+        "os.version",
+        "user.name",
+        "user.home",
+        "user.dir",
+        "os.memory.free",
+        "os.memory.max",
+        "os.memory.total",
+    ];
+    assert_eq!(keys("envi"), of_system);
+    assert_eq!(ask(door, "gtmk"), "306");
+    let mut stream = Client::socket(door);
+    stream.write_all(b"stmk").unwrap();
+    stream.write_all(&18_i64.to_be_bytes()).unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    assert_eq!((told.as_str(), ask(door, "gtmk").as_str()), ("18", "18"));
 }
 
 /// As in ZooKeeper, whose clients look for a node that can write with `isro` if nodes may be read-only.
