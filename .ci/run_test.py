@@ -64,6 +64,12 @@ echo "$name $*" >>"$ROOT/drills.log"
 
 NOTHING = "#!/usr/bin/env bash\n"
 
+DF = r"""
+#!/usr/bin/env bash
+echo Avail
+[[ ! -e $ROOT/faults/df ]] && echo 99999 || echo 20479
+"""
+
 # What would let the steps wait for other programs of this machine.
 AT_IDLE = ("chrt", "renice")
 
@@ -94,6 +100,7 @@ class Repository:
         self.script("target/debug/atoll-sim", SIMULATOR)
         for tool in (*TOOLS, *AT_IDLE):
             self.script(f"path/{tool}", NOTHING)
+        self.script("path/df", DF)
         text = (HERE / "run").read_text()
         listed = {name: self.words(text, name) for name in ("always", "by_turns", "against_time")}
         self.always, self.by_turns, self.against_time = listed["always"], listed["by_turns"], listed["against_time"]
@@ -154,6 +161,15 @@ class Test(unittest.TestCase):
         self.assertEqual(status, 0, output)
         self.assertIn("all green", output)
         return output
+
+    def test_a_disk_with_little_room_ends_a_whole_run_at_once(self):
+        self.repo.plant("df")
+        status, said = self.repo.run()
+        self.assertEqual(status, 2, said)
+        self.assertIn("19 GB are free", said)
+        self.assertEqual(self.repo.log("cargo"), [])
+        status, said = self.repo.run("fmt")
+        self.assertEqual(status, 0, said)
 
     def test_a_run_without_faults_is_green_and_keeps_the_time_of_each_step(self):
         output = self.passes(ATOLL_CI_DRILLS="all")
