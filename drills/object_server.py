@@ -8,6 +8,7 @@ import http.server
 import pathlib
 import random
 import subprocess
+import sys
 import threading
 import time
 
@@ -111,13 +112,20 @@ class Faults:
             self.counts[what] += 1
 
 
+class _Listener(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        # A node that is killed leaves its connections like that.
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Proxy:
     """A proxy on loopback. Use as a context."""
 
     def __init__(self, server, seed):
         self.faults = Faults(seed)
         self.port = free_ports(1)[0]
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self, server.port))
+        self._http = _Listener(("127.0.0.1", self.port), _handler(self, server.port))
         self._http.daemon_threads = True
 
     def __enter__(self):

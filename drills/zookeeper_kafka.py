@@ -119,19 +119,10 @@ class Kafka:
     """Three brokers on an ensemble, and Kafka's own clients."""
 
     def __init__(self, drill, ensemble, path, file):
-        self.folder, self.path, self.hosts = drill.folder, path, ensemble.zookeeper()
+        self.folder, self.path = drill.folder, path
         (self.folder / "log4j.properties").write_text(LOGGING)
-        retry = KazooRetry(max_tries=-1, deadline=WITHIN, max_delay=1.0, ignore_expire=True)
-        self.plain = KazooClient(self.hosts, connection_retry=retry, command_retry=retry)
-        self.plain.start(timeout=60)
-        self.plain.retry(self.plain.ensure_path, "/kafka")
-        self.zk = KazooClient(f"{self.hosts}/kafka", connection_retry=retry, command_retry=retry)
-        self.zk.start(timeout=60)
         self.brokers = {number: Broker(self, number, port) for number, port in enumerate(free_ports(3), 1)}
-        for broker in self.brokers.values():
-            broker.start()
-        for broker in self.brokers.values():
-            broker.wait_registered()
+        self.enter(ensemble.zookeeper())
         self.bootstrap = ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
         flags = ["-Dlog4j.rootLogger=OFF", f"-Dlog4j.configuration=file:{self.folder}/log4j.properties"]
         errors = open(self.folder / "clients.log", "ab")
@@ -140,6 +131,35 @@ class Kafka:
         atexit.register(end, self.clients)
         self.answers = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
+
+    def enter(self, hosts):
+        """Starts the brokers on an ensemble."""
+        self.hosts = hosts
+        retry = KazooRetry(max_tries=-1, deadline=WITHIN, max_delay=1.0, ignore_expire=True)
+        self.plain = KazooClient(self.hosts, connection_retry=retry, command_retry=retry)
+        self.plain.start(timeout=60)
+        self.plain.retry(self.plain.ensure_path, "/kafka")
+        self.zk = KazooClient(f"{self.hosts}/kafka", connection_retry=retry, command_retry=retry)
+        self.zk.start(timeout=60)
+        for broker in self.brokers.values():
+            broker.start()
+        for broker in self.brokers.values():
+            broker.wait_registered()
+
+    def leave(self):
+        """Stops the brokers in good order, so that they can go to another ensemble. Kafka's own clients stay."""
+        for broker in self.brokers.values():
+            broker.process.terminate()
+        for broker in self.brokers.values():
+            broker.process.wait(WITHIN)
+        poll("the ephemerals of brokers that have stopped go", WITHIN, lambda: not self.children("/brokers/ids"), every=0.1)
+        self.close_clients()
+
+    def close_clients(self):
+        """Ends what looks at the ensemble."""
+        for client in (self.zk, self.plain):
+            client.stop()
+            client.close()
 
     def _read(self):
         # What is logged goes to the same place: answers are the lines that begin as such.
@@ -198,9 +218,7 @@ class Kafka:
         end(self.clients)
         for broker in self.brokers.values():
             end(broker.process)
-        for client in (self.zk, self.plain):
-            client.stop()
-            client.close()
+        self.close_clients()
 
 
 def changes(kafka):
