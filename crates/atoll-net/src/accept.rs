@@ -104,7 +104,7 @@ async fn shake_hands<'a>(
     let mut stream = match &shared.tls {
         None => Stream::Plain(tcp),
         Some(tls) => {
-            let accepted = tls.get().acceptor.accept(tcp).await;
+            let accepted = shared.handshakes.run(tls.get().acceptor.accept(tcp)).await;
             let accepted = accepted.inspect_err(|_| count(&shared.counters.failed_tls))?;
             Stream::Tls(Box::new(accepted.into()))
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_core::env::Refused;
 use atoll_core::level::since;
 use atoll_core::{Class, Envelope, Exchange, Link, Message, NodeId, Outgoing, roles};
-use atoll_socket::Fresh;
+use atoll_socket::{Fresh, Handshakes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -68,6 +68,7 @@ struct NetState {
 pub(crate) struct Shared {
     pub(crate) options: NetOptions,
     pub(crate) tls: Option<Arc<Fresh<Tls>>>,
+    pub(crate) handshakes: Handshakes,
     pub(crate) local: SocketAddr,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) counters: Counters,
@@ -96,6 +97,7 @@ impl Net {
         let inbox = Arc::new(Inbox::new(options.inbox_bytes));
         let shared = Arc::new(Shared {
             tls,
+            handshakes: Handshakes::default(),
             local,
             inbox: inbox.clone(),
             counters: Counters::default(),

@@ -1,11 +1,12 @@
 //! Options of the TCP connections that carry short messages, which nodes and clients share. Doors also share how often they warn that they
-//! cannot accept connections, and how certificates are read again when their files change.
+//! cannot accept connections, how certificates are read again when their files change, and how TLS handshakes take turns.
 //!
 //! By default, TCP repeats a lone segment that was lost after 200 ms at the earliest, and then after twice as long each time. Everything
 //! behind that segment waits, and an operation of a keyspace takes a few milliseconds. So these connections repeat after
 //! some milliseconds (`REPEATS`) and the time of a round trip, and their acknowledgements are not delayed for longer than that.
 
 mod fresh;
+mod handshakes;
 mod warning;
 
 use std::io;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use socket2::SockRef;
 
 pub use fresh::Fresh;
+pub use handshakes::Handshakes;
 pub use warning::LimitedWarning;
 
 /// Bounds of the timers of a connection.

@@ -108,7 +108,7 @@ impl Serving {
                 None => self.http(tcp, &connection, greet_by).await,
                 Some(tls) => {
                     // A client that fails the handshake, or does not complete it in time, gets no answer.
-                    if let Ok(Ok(stream)) = timeout_at(greet_by, tls.acceptor().accept(tcp)).await {
+                    if let Ok(Ok(stream)) = timeout_at(greet_by, tls.accept(tcp)).await {
                         self.http(stream, &connection, greet_by).await;
                     }
                 }

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_socket::Fresh;
+use atoll_socket::{Fresh, Handshakes};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// Why the TLS files of the gRPC door cannot be used. The door does not open.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +52,10 @@ pub struct DoorTlsFiles {
 
 /// TLS of the gRPC door, ready for use. Clones are cheap.
 #[derive(Clone)]
-pub struct DoorTls(Source);
+pub struct DoorTls {
+    source: Source,
+    handshakes: Handshakes,
+}
 
 #[derive(Clone)]
 enum Source {
@@ -62,7 +67,7 @@ impl DoorTls {
     /// Creates it from PEM: the certificate with its intermediates, its key, and the authority that must have issued the clients'
     /// certificates.
     pub fn new(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<Self, DoorTlsError> {
-        Ok(DoorTls(Source::Given(acceptor(certificate, key, authority)?)))
+        Ok(DoorTls::of(Source::Given(acceptor(certificate, key, authority)?)))
     }
 
     /// Creates it from PEM files, which are read again whenever they change. Connections that exist keep what they were opened with.
@@ -78,15 +83,20 @@ impl DoorTls {
             };
             acceptor(&read(&files.certificate)?, &read(&files.key)?, &read(&files.authority)?)
         });
-        Ok(DoorTls(Source::Files(fresh?)))
+        Ok(DoorTls::of(Source::Files(fresh?)))
     }
 
-    /// Returns what accepts a connection now.
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
-        match &self.0 {
+    fn of(source: Source) -> Self {
+        DoorTls { source, handshakes: Handshakes::default() }
+    }
+
+    /// Completes the handshake with a client.
+    pub(super) async fn accept(&self, tcp: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
+        let acceptor = match &self.source {
             Source::Given(acceptor) => acceptor.clone(),
             Source::Files(fresh) => (*fresh.get()).clone(),
-        }
+        };
+        self.handshakes.run(acceptor.accept(tcp)).await
     }
 }
 

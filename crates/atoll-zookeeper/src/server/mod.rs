@@ -68,7 +68,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Engine, LogPos, Observer, View};
-use atoll_socket::{Fresh, LimitedWarning};
+use atoll_socket::{Fresh, Handshakes, LimitedWarning};
 use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -181,6 +181,8 @@ pub(crate) struct Shared {
     zxid: AtomicI64,
     admission: admission::Admission,
     connections: Mutex<Connections>,
+    /// The TLS handshakes of clients.
+    handshakes: Handshakes,
     /// Where clients reach this node.
     ports: OnceLock<Ports>,
     /// ZooKeeper's trace mask, which has no effect here.
@@ -339,6 +341,7 @@ impl Door {
             zxid: AtomicI64::new(0),
             admission: admission::Admission::new(&options),
             connections: Mutex::default(),
+            handshakes: Handshakes::default(),
             ports: OnceLock::new(),
             trace_mask: AtomicI64::new(words::FIRST_MASK),
             options,

@@ -136,7 +136,8 @@ pub(crate) async fn serve(
     id: ConnectionId,
     figures: Arc<ConnectionFigures>,
 ) {
-    let words = match tokio::time::timeout(WITHIN, acceptor.accept(stream)).await {
+    let handshake = shared.handshakes.run(acceptor.accept(stream));
+    let words = match tokio::time::timeout(WITHIN, handshake).await {
         Ok(Ok(stream)) => {
             figures.is_secure.store(true, Ordering::Relaxed);
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
