@@ -3,8 +3,10 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
+//! | `secret.rs` | what is kept of a session's password |
 //! | `state.rs` | sessions in the replicated state: opening, attaching, closing, expiry, takeover |
 //! | `keeper.rs` | the sessions that this node holds: when each client was last heard, and which sessions must expire |
 
 pub mod keeper;
+pub mod secret;
 pub mod state;
