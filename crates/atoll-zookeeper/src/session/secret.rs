@@ -1,5 +1,5 @@
-//! What the state and the log keep of a session's password: its SHA-256 hash. The password itself is 128 random bits, so nobody finds it from
-//! the hash, and whoever reads the log or the state cannot attach to the session.
+//! What the state and the log keep of a session's password: its SHA-256 hash. The password itself is 128 random bits, so nobody finds it
+//! from the hash, and whoever reads the log or the state cannot attach to the session.
 
 use std::fmt;
 

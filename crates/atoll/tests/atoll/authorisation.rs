@@ -74,3 +74,89 @@ fn neither_the_log_nor_the_disk_has_the_password_of_a_session() {
     assert_eq!(files_with(&data, &password), Vec::<String>::new());
     assert!(!files_with(&data, hash.as_ref()).is_empty());
 }
+
+/// Starts a node with a configuration file, and waits until it listens.
+fn serve_with(config: &Path, grpc: u16) -> Process {
+    let mut command = atoll();
+    command.arg("serve").arg("--config").arg(config);
+    let node = Process::start(command.stderr(Stdio::null()).stdout(Stdio::null()));
+    wait_for("the node listens", || TcpStream::connect(("127.0.0.1", grpc)).ok());
+    node
+}
+
+/// Runs a verb, with a token if there is one. Returns whether it succeeded, and what it said.
+fn with_token(connect: &str, token: Option<&str>, args: &[&str]) -> (bool, String) {
+    let mut command = atoll();
+    command.args(args).env("ATOLL_CONNECT", connect).env_remove("ATOLL_TOKEN_FILE");
+    match token {
+        Some(token) => command.env("ATOLL_TOKEN", token),
+        None => command.env_remove("ATOLL_TOKEN"),
+    };
+    let out = command.stdin(Stdio::null()).output().unwrap();
+    let said = [out.stdout, out.stderr].concat();
+    (out.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn a_node_that_requires_grants_serves_who_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, grpc) = (dir.path().join("node.toml"), free_port());
+    let connect = format!("127.0.0.1:{grpc}");
+    let text = format!(
+        "[node]\ndata = \"data\"\n\n[listen]\ngrpc = \"{connect}\"\npeer = \"127.0.0.1:0\"\nmetrics = \"\"\nzookeeper = \"\"\n"
+    );
+    fs::write(&config, &text).unwrap();
+    let mut node = serve_with(&config, grpc);
+    // On loopback, nothing is required, and so the first grants are made.
+    assert_eq!(ok(&connect, &["auth", "check"]).trim(), "everybody");
+    let token = |name: &str| ok(&connect, &["auth", "token", "create", name]).trim().to_owned();
+    let (root, ci) = (token("root"), token("ci"));
+    ok(&connect, &["auth", "grant", "token:root", "operate", "*"]);
+    ok(&connect, &["auth", "grant", "token:ci", "write", "log:builds/*"]);
+    node.signal("TERM");
+    node.ended();
+
+    fs::write(&config, format!("{text}\n[auth]\nrequired = true\n")).unwrap();
+    let mut node = serve_with(&config, grpc);
+    let by = |token: Option<&str>, args: &[&str]| with_token(&connect, token, args);
+    let refused = |token: Option<&str>, args: &[&str], words: &str| {
+        let (done, said) = by(token, args);
+        assert!(!done && said.contains(words), "{args:?}: {said}");
+    };
+    // Once the replica is open, who has shown nothing is told so.
+    wait_for("the node knows the grants", || {
+        by(Some(&ci), &["log", "append", "--log", "builds/1", "x"]).0.then_some(())
+    });
+    refused(None, &["status"], "neither a certificate nor a token");
+    refused(Some("atoll_00"), &["status"], "no such token");
+    assert!(by(Some(&ci), &["log", "read", "--log", "builds/1", "--raw"]).1.contains('x'));
+    refused(
+        Some(&ci),
+        &["log", "trim", "--log", "builds/1", "1"],
+        "token:ci lacks the right to operate log:",
+    );
+    refused(Some(&ci), &["log", "append", "--log", "main", "x"], "atoll auth grant token:ci write log:main");
+    refused(Some(&ci), &["log", "read", "--log", "db"], "token:ci lacks the right to operate cluster");
+    refused(Some(&ci), &["auth", "grant", "token:ci", "operate", "*"], "lacks the right to operate cluster");
+    assert!(by(Some(&root), &["log", "read", "--log", "db"]).0);
+    assert!(by(Some(&root), &["auth", "check", "--who", "token:ci", "read", "log:builds/1"]).0);
+    refused(Some(&root), &["auth", "check", "--who", "token:ci", "read", "log:main"], "may not");
+    assert!(by(Some(&root), &["auth", "token", "revoke", "ci"]).0);
+    refused(Some(&ci), &["log", "append", "--log", "builds/1", "x"], "no such token");
+    let (_, list) = by(Some(&root), &["auth", "list"]);
+    assert!(list.contains("refuses what is not granted") && !list.contains("token:ci"), "{list}");
+
+    node.signal("TERM");
+    node.ended();
+    let audit = fs::read_to_string(dir.path().join("data/audit.log")).unwrap();
+    for words in ["AuthService/CreateToken", "AuthService/RevokeToken", "\"event\":\"refused\"", "token:ci"] {
+        assert!(audit.contains(words), "{words}: {audit}");
+    }
+    for secret in [&root, &ci] {
+        assert_eq!(
+            files_with(dir.path(), secret.as_bytes()),
+            Vec::<String>::new(),
+            "only hashes of tokens are kept"
+        );
+    }
+}
