@@ -9,6 +9,7 @@ certificates of another authority while they run, and nobody restarts them. The 
 """
 
 import contextlib
+import json
 import os
 import time
 
@@ -40,12 +41,12 @@ def presenting(folder, authority=None, name=None):
         os.environ.update(before)
 
 
-def secured(folder, node):
-    """Gives a node the files of its certificate."""
+def secured(folder, node, operators=("cert:client",)):
+    """Gives a node the files of its certificate, and names the clients that may do everything."""
     name = f"node-{node.id}"
     config = node.config.read_text().replace("listen_beyond_loopback_without_tls = true\n", "")
     files = "".join(f'{what} = "{folder / file}"\n' for what, file in [("ca", "ca.pem"), ("cert", f"{name}.pem"), ("key", f"{name}.key")])
-    node.config.write_text(config.replace("\n[[peer]]", f"\n[tls]\n{files}\n[[peer]]", 1))
+    node.config.write_text(config.replace("\n[[peer]]", f"\n[tls]\n{files}\n[auth]\noperators = {json.dumps(operators)}\n\n[[peer]]", 1))
 
 
 def refused(drill, cluster, what, words, connect=None):

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::connections::{Connections, Repeat};
+use crate::auth::Auth;
+use crate::connections::{Channel, Connections, Repeat};
 use crate::corfu::Corfu;
 use crate::error::{Error, Failure};
 use crate::keyspaces::Keyspaces;
@@ -192,6 +193,11 @@ impl Client {
         Ok(call.await?.record.unwrap_or_default())
     }
 
+    /// Returns a handle to the grants and tokens of the cluster. Contacts no node.
+    pub fn auth(&self) -> Auth {
+        Auth::new(self.connections.clone())
+    }
+
     /// Returns a handle to the tables of the cluster. Contacts no node. Create one handle and clone it: for the cluster each new
     /// handle is another client, and it remembers only a limited number of clients.
     pub fn tables(&self) -> Tables {
@@ -356,7 +362,7 @@ impl Client {
 
     async fn short<T, F, R>(&self, f: F) -> Result<T, Error>
     where
-        F: Fn(tonic::transport::Channel) -> R,
+        F: Fn(Channel) -> R,
         R: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         self.connections.call(Repeat::Idempotent, self.connections.options.attempt_timeout, f).await

@@ -11,8 +11,11 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Response, Status};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Request, Response, Status};
 use tower::ServiceExt;
 
 use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
@@ -37,6 +40,32 @@ pub(crate) enum Repeat {
     Idempotent,
     /// The call is retried only if it certainly did not happen.
     Once,
+}
+
+/// A connection, whose calls show the client's token.
+pub(crate) type Channel = InterceptedService<tonic::transport::Channel, ShowToken>;
+
+/// Adds the client's token to its calls.
+#[derive(Clone, Debug)]
+pub(crate) struct ShowToken(Option<MetadataValue<Ascii>>);
+
+impl ShowToken {
+    fn new(options: &Options) -> Result<Self, Error> {
+        let Some(token) = &options.token else { return Ok(ShowToken(None)) };
+        let wrong = |_| Error::invalid("the token has characters that no token has", "is it the right file?");
+        let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.text()).parse().map_err(wrong)?;
+        value.set_sensitive(true);
+        Ok(ShowToken(Some(value)))
+    }
+}
+
+impl Interceptor for ShowToken {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
 }
 
 struct Address {
@@ -64,6 +93,7 @@ impl Earlier {
 /// The addresses, one of which is in use: all calls go to it until it fails.
 pub(crate) struct Connections {
     pub(crate) options: Options,
+    token: ShowToken,
     addresses: Vec<Address>,
     current: AtomicUsize,
     first_try: OnceLock<Instant>,
@@ -105,8 +135,10 @@ impl Connections {
         if addresses.is_empty() {
             return Err(Error::invalid("no address of a node", "name one or more as HOST:PORT,HOST:PORT"));
         }
+        let token = ShowToken::new(&options)?;
         Ok(Connections {
             options,
+            token,
             addresses,
             current: AtomicUsize::new(0),
             first_try: OnceLock::new(),
@@ -185,7 +217,7 @@ impl Connections {
         match timeout(within, connecting).await {
             Ok(Ok(channel)) => {
                 self.reached.store(true, Ordering::Relaxed);
-                Ok(channel)
+                Ok(InterceptedService::new(channel, self.token.clone()))
             }
             Ok(Err(e)) => Err(not_connected(&address.text, &e)),
             Err(_) => Err(unreachable_node(&address.text, "no connection in time")),

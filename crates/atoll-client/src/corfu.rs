@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tonic::transport::Channel;
 
 use crate::MAX_RECORD_BYTES;
-use crate::connections::{Connections, Repeat};
+use crate::connections::{Channel, Connections, Repeat};
 use crate::corfu_proto as proto;
 use crate::corfu_proto::corfu_service_client::CorfuServiceClient;
 use crate::error::{Error, Failure};

@@ -203,6 +203,8 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
         | Reason::Refused
         | Reason::Conflict
         | Reason::Forgotten
+        | Reason::Unauthenticated
+        | Reason::NotAllowed
         | Reason::Damaged => false,
     }
 }
@@ -218,12 +220,14 @@ fn code(reason: Reason) -> Code {
         Reason::Unavailable | Reason::StorageFailed | Reason::Stopping => Code::Unavailable,
         Reason::Refused | Reason::Forgotten | Reason::LeaseNotHeld => Code::FailedPrecondition,
         Reason::Conflict => Code::Aborted,
+        Reason::Unauthenticated => Code::Unauthenticated,
+        Reason::NotAllowed => Code::PermissionDenied,
         Reason::Damaged | Reason::KeyspaceLost => Code::DataLoss,
         Reason::Abandoned | Reason::Unspecified => Code::Unknown,
     }
 }
 
-const REASONS: [(Reason, &str); 21] = [
+const REASONS: [(Reason, &str); 23] = [
     (Reason::Unspecified, "unspecified"),
     (Reason::Invalid, "invalid"),
     (Reason::TooLarge, "too-large"),
@@ -245,6 +249,8 @@ const REASONS: [(Reason, &str); 21] = [
     (Reason::NoSuchKeyspace, "no-such-keyspace"),
     (Reason::KeyspaceLost, "keyspace-lost"),
     (Reason::LeaseNotHeld, "lease-not-held"),
+    (Reason::Unauthenticated, "unauthenticated"),
+    (Reason::NotAllowed, "not-allowed"),
 ];
 
 /// Returns the reason as trailers and `--json` spell it.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use tonic::{Streaming, transport::Channel};
+use tonic::Streaming;
 
-use crate::connections::{Connections, Earlier, Repeat, ended};
+use crate::connections::{Channel, Connections, Earlier, Repeat, ended};
 use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
 use crate::keyspace_proto as proto;
 use crate::keyspace_proto::keyspace_service_client::KeyspaceServiceClient;

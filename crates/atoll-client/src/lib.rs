@@ -23,6 +23,7 @@
 //! | --- | --- |
 //! | `client.rs` | calls about logs, chains and the cluster |
 //! | `log.rs`, `read.rs` | one log: appends, reads, tail checks, trims |
+//! | `auth.rs` | grants and tokens |
 //! | `tables.rs` | tables: rows, transactions and ranges |
 //! | `keyspaces.rs` | keyspaces: reads and conditional writes of keys |
 //! | `scalog.rs` | Scalog's own interface: the shards of a log |
@@ -32,6 +33,7 @@
 //! | `error.rs` | errors: whether the call happened, why it failed, what to do next; also as gRPC status |
 //! | `options.rs` | settings |
 
+mod auth;
 mod client;
 mod connections;
 mod corfu;
@@ -73,12 +75,13 @@ pub mod scalog_proto {
     include!("generated/atoll.scalog.v1.rs");
 }
 
+pub use auth::Auth;
 pub use client::Client;
 pub use corfu::{Cell, Corfu, Replacement};
 pub use error::{Error, Failure, Outcome, status};
 pub use keyspaces::{HeldLease, Keys, Keyspace, Keyspaces, Watch};
 pub use log::{Appending, Log};
-pub use options::{Options, Tls};
+pub use options::{Options, Tls, Token};
 pub use placement::shard_of;
 pub use proto::Reason;
 pub use read::{ReadBatch, ReadOptions, Reader};

@@ -35,6 +35,31 @@ pub struct Options {
     pub append_idle: Duration,
     /// TLS, if the servers require it.
     pub tls: Option<Tls>,
+    /// A token, if grants are to its bearer.
+    pub token: Option<Token>,
+}
+
+/// A token. Whoever has it may do what is granted to its bearer.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Creates it from its text, with or without white space around it.
+    pub fn new(text: &str) -> Self {
+        Token(text.trim().to_owned())
+    }
+
+    /// Returns its text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // It must not appear in logs.
+        f.write_str("Token")
+    }
 }
 
 /// TLS for connections to the servers, in PEM format.
@@ -68,6 +93,7 @@ impl Default for Options {
             unsettled_bytes: 64 * 1024 * 1024,
             append_idle: Duration::from_secs(2),
             tls: None,
+            token: None,
         }
     }
 }

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::MAX_RECORD_BYTES;
-use crate::connections::{Connections, Repeat};
+use crate::connections::{Channel, Connections, Repeat};
 use crate::error::{Error, Failure, Outcome, is_worth_retrying};
 use crate::lane::random_client;
 use crate::proto::Reason;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use tonic::{Streaming, transport::Channel};
+use tonic::Streaming;
 
-use crate::connections::{Connections, Repeat};
+use crate::connections::{Channel, Connections, Repeat};
 use crate::error::{Error, Failure, parse};
 use crate::lane::random_client;
 use crate::proto::table_service_client::TableServiceClient;

@@ -63,6 +63,10 @@ pub mod since {
     pub const DELETED_LOGS: Level = Level(2);
     /// Commands of ZooKeeper's tree end a session step by step, and what a transaction may read and replace is bounded.
     pub const ENDS_IN_STEPS: Level = Level(2);
+    /// Commands and records of ZooKeeper's sessions have the hash of the password instead of it.
+    pub const HASHED_PASSWORDS: Level = Level(2);
+    /// The database has an application of grants and tokens.
+    pub const AUTHORISATION: Level = Level(2);
     /// An append states a lower bound for the offsets of its records. It is the last field of the messages to sequencers.
     pub const NOT_BELOW: Level = Level(2);
     /// Chains name Loglets of kind striped, and logs have pads.

@@ -10,7 +10,7 @@ use atoll_db::{Applications, Database};
 use tokio::sync::watch;
 
 use crate::backend::Backend;
-use crate::grpc::{Limits, Services};
+use crate::grpc::{Gate, Limits, Services};
 use crate::listeners::{ListenError, Listeners};
 use crate::metrics::Figures;
 use crate::node_view::NodeView;
@@ -165,8 +165,13 @@ pub fn nothing() -> Serving {
 }
 
 /// Collects the gRPC services of these doors.
-pub fn services_of(doors: &mut [Box<dyn Door>], backend: Arc<dyn Backend>, limits: Limits) -> Services {
-    let mut services = Services::new(backend, limits);
+pub fn services_of(
+    doors: &mut [Box<dyn Door>],
+    backend: Arc<dyn Backend>,
+    limits: Limits,
+    gate: Arc<Gate>,
+) -> Services {
+    let mut services = Services::new(backend, limits, gate);
     for door in doors {
         door.services(&mut services);
     }

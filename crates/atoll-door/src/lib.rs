@@ -14,11 +14,13 @@
 //! | `listeners.rs` | opens listeners; none beyond loopback without TLS, unless the operator allows it |
 //! | `grpc/` | the gRPC listener, which all doors share: connections, and limits of what a request may cost |
 //! | `metrics.rs` | `GET /metrics`, for the metrics of the node and of all doors |
+//! | `audit.rs` | the audit log |
 //! | `limits.rs` | limits of the lists and texts in requests, checked before any work |
 //! | `embedded.rs` | a door without a socket, for a program that runs a node in its own process |
 //!
 //! The doors themselves are crates in `crates/doors`, and `atoll-doors` lists those of the program.
 
+pub mod audit;
 pub mod backend;
 mod door;
 mod embedded;
@@ -31,12 +33,16 @@ mod node_view;
 pub mod positions;
 pub mod shards;
 
+pub use audit::Audit;
 pub use backend::{
     Backend, DATABASE_LOG, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,
 };
 pub use door::{Door, DoorError, DoorUp, Serving, nothing, services_of, stopped};
 pub use embedded::embed;
-pub use grpc::{DoorTls, DoorTlsError, DoorTlsFiles, Limits, Services, Shared, serve_grpc};
+pub use grpc::{
+    Authorisation, Caller, Certificates, DoorTls, DoorTlsError, DoorTlsFiles, Gate, Limits, Services, Shared, caller_of,
+    serve_grpc,
+};
 pub use listeners::{Clients, ListenError, Listeners};
 pub use metrics::Figures;
 pub use node_view::NodeView;

@@ -3,6 +3,7 @@
 
 use atoll_core::testing::Mutant;
 use atoll_door::Door;
+use atoll_door_auth::AuthDoor;
 use atoll_door_cluster::ClusterDoor;
 use atoll_door_corfu::CorfuDoor;
 use atoll_door_keyspaces::KeyspacesDoor;
@@ -25,6 +26,7 @@ pub fn all(settings: Settings) -> Vec<Box<dyn Door>> {
     vec![
         Box::new(LogDoor),
         Box::new(ClusterDoor),
+        Box::new(AuthDoor::default()),
         Box::new(ZooKeeperDoor::new(settings.zookeeper)),
         Box::new(TablesDoor::default()),
         Box::new(KeyspacesDoor),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use atoll_core::{LevelRange, NodeId, StorageId};
 use atoll_db::Options as DatabaseOptions;
+use atoll_door::Authorisation;
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::TlsFiles;
 
@@ -69,6 +70,8 @@ pub struct NodeConfig {
     pub tls: Option<TlsFiles>,
     /// Whether the operator explicitly allows other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
+    /// Whether calls at the gRPC listener need grants, and who needs none.
+    pub authorisation: Authorisation,
     /// When a peer counts as gone, and other timings.
     pub timings: Timings,
     /// How long a stopping node waits for its sequencers to move.
@@ -113,6 +116,7 @@ impl NodeConfig {
             founders: BTreeMap::new(),
             tls: None,
             plaintext_beyond_loopback: false,
+            authorisation: Authorisation::default(),
             timings: Timings::default(),
             drain_at_most: Duration::from_secs(10),
             replica: true,

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_core::{Identity, Incarnation, LevelError, NodeId, StorageId};
 use atoll_door::metrics::serve_metrics;
 use atoll_door::{
-    Clients, Door, DoorError, DoorTls, DoorTlsError, DoorTlsFiles, DoorUp, Limits, ListenError, Listeners,
-    serve_grpc, services_of, stopped,
+    Audit, Authorisation, Certificates, Clients, Door, DoorError, DoorTls, DoorTlsError, DoorTlsFiles, DoorUp, Gate,
+    Limits, ListenError, Listeners, serve_grpc, services_of, stopped,
 };
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::{Net, NetOptions, RefusalCode};
@@ -61,6 +61,9 @@ pub enum StartError {
     /// The TLS files of the gRPC door cannot be used.
     #[error("TLS of the gRPC door: {0}")]
     Tls(#[from] DoorTlsError),
+    /// The audit log cannot be opened.
+    #[error("the audit log: {0}")]
+    Audit(std::io::Error),
     /// The process may open too few files.
     #[error(transparent)]
     Descriptors(#[from] TooFewDescriptors),
@@ -336,7 +339,26 @@ pub(crate) fn open(config: &NodeConfig) -> Result<Opened, StartError> {
 fn door_tls(config: &NodeConfig) -> Result<Option<DoorTls>, StartError> {
     let Some(files) = &config.tls else { return Ok(None) };
     let (certificate, key, authority) = (files.cert.clone(), files.key.clone(), files.ca.clone());
-    Ok(Some(DoorTls::from_files(DoorTlsFiles { certificate, key, authority })?))
+    let clients = match config.authorisation.certificates_optional {
+        true => Certificates::Optional,
+        false => Certificates::Needed,
+    };
+    Ok(Some(DoorTls::from_files(DoorTlsFiles { certificate, key, authority }, clients)?))
+}
+
+/// Returns the gate of the gRPC listener. Whoever can reach it from another machine needs grants, unless the operator has opened it to
+/// other machines without TLS.
+fn gate(config: &NodeConfig, grpc: &TcpListener, audit: Audit) -> Arc<Gate> {
+    let is_local = grpc.local_addr().is_ok_and(|at| at.ip().to_canonical().is_loopback());
+    let is_exposed = config.tls.is_some() || (!is_local && !config.plaintext_beyond_loopback);
+    let Authorisation { required, operators, .. } = &config.authorisation;
+    let required = required.unwrap_or(is_exposed);
+    if !required && !is_local {
+        tracing::warn!(
+            "whoever reaches the gRPC listener may do everything: it is open to other machines, and requires no grants"
+        );
+    }
+    Gate::new(required, operators.clone(), audit)
 }
 
 /// The listeners that all doors share.
@@ -380,6 +402,7 @@ impl SharedListeners {
         handle: &HostHandle,
         parts: &NodeParts,
         doors: &mut [Box<dyn Door>],
+        gate: Arc<Gate>,
         stopping: &watch::Receiver<bool>,
     ) -> Vec<tokio::task::JoinHandle<()>> {
         let SharedListeners { grpc, tls, connections, metrics } = self;
@@ -390,7 +413,7 @@ impl SharedListeners {
             .with_database(parts.database.clone())
             .with_backups(parts.backups.clone());
         let backend = Arc::new(backend);
-        let services = services_of(doors, backend, Limits::default().with_connections(connections));
+        let services = services_of(doors, backend, Limits::default().with_connections(connections), gate);
         let figures = doors.iter().filter_map(|door| door.figures()).collect();
         let figures = NodeFigures::start(handle.clone(), parts.clone(), figures);
         let stop = stopped(stopping.clone());
@@ -451,6 +474,8 @@ pub(crate) async fn bring_up(
     let threads = DoorThreads::start(config.door_threads).map_err(StartError::Threads)?;
     let shared = SharedListeners::open(&mut config, &threads, listeners, plan.grpc).await?;
     let Opened { assembly, journal, cells, identity, rescued_from } = open(&config)?;
+    // The data directory is locked now.
+    let audit = Audit::open(&config.data).map_err(StartError::Audit)?;
     let mut options = NetOptions::new(
         identity.node,
         identity.incarnation,
@@ -472,7 +497,8 @@ pub(crate) async fn bring_up(
     parts.start();
 
     let (stop_doors, stopping) = watch::channel(false);
-    let tasks = shared.serve(&threads, &handle, &parts, &mut doors, &stopping);
+    let gate = gate(&config, &shared.grpc, audit);
+    let tasks = shared.serve(&threads, &handle, &parts, &mut doors, gate, &stopping);
     let drain_at_most = config.drain_at_most;
     let mut up = Up { host, handle, parts, stop_doors, doors: tasks, threads, drain_at_most };
     let rest = Rest { config, listeners, plan, stopping };

@@ -6,6 +6,8 @@ use crate::jute::{Jute, JuteError, Reader, USUAL_BYTES, record};
 
 /// The length of a session's password, in bytes.
 pub const PASSWORD_BYTES: usize = 16;
+/// The length of the hash of a password, in bytes.
+pub const HASH_BYTES: usize = 32;
 
 record! {
     /// The head of a client's write. The body of the request follows, as the client sent it.
@@ -30,7 +32,7 @@ record! {
     /// Opens a session, held by the proposer.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     OpenSession<'a> {
-        /// [`PASSWORD_BYTES`] random bytes from the proposer.
+        /// The hash of the [`PASSWORD_BYTES`] random bytes that the client gets; see [`crate::session::secret::Secret`].
         password: Option<&'a [u8]>,
         /// Its timeout, in milliseconds.
         timeout_ms: i32,
@@ -43,7 +45,7 @@ record! {
     AttachSession<'a> {
         /// The session.
         session: i64,
-        /// The session's password.
+        /// The hash of the password that the client presented, likewise.
         password: Option<&'a [u8]>,
         /// The session's new timeout, in milliseconds.
         timeout_ms: i32,

@@ -46,6 +46,8 @@ enum Verb {
     Node(cli::node::NodeArgs),
     /// Show the feature level of the cluster, and finish an upgrade
     Cluster(cli::cluster::ClusterArgs),
+    /// Say who may do what: grants of rights, and tokens
+    Auth(cli::auth::AuthArgs),
     /// Show and check the replicas of the database
     Database(cli::database::DatabaseArgs),
     /// Define tables, read and write their rows
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
         Verb::Status(args) => cli::run(&args.common, cli::status::run(&args)),
         Verb::Node(args) => cli::run(&args.common, cli::node::run(&args)),
         Verb::Cluster(args) => cli::run(&args.common, cli::cluster::run(&args)),
+        Verb::Auth(args) => cli::run(&args.common, cli::auth::run(&args)),
         Verb::Database(args) => cli::run(&args.common, cli::database::run(&args)),
         Verb::Kv(args) => cli::run(&args.common, cli::kv::run(&args)),
         Verb::Corfu(args) => cli::run(&args.common, cli::corfu::run(&args)),

@@ -5,7 +5,8 @@
 //! | `services.rs` | the services that doors add, and what they all share |
 //! | `serving.rs` | accepts connections, TLS, HTTP/2 |
 //! | `connections.rs` | tracks connections, and closes idle ones to make room |
-//! | `requests.rs` | limits requests in progress, and messages that are being received |
+//! | `gate.rs` | decides which calls are admitted |
+//! | `requests.rs` | asks the gate; limits requests in progress, and messages that are being received |
 //! | `answer.rs` | room for large answers |
 //! | `limits.rs`, `budget.rs` | counts and limits what all clients share |
 //! | `tls.rs` | certificates |
@@ -13,6 +14,7 @@
 mod answer;
 mod budget;
 mod connections;
+mod gate;
 mod limits;
 mod requests;
 mod services;
@@ -27,9 +29,10 @@ use tokio::net::TcpListener;
 pub use answer::AnswerRoom;
 pub use budget::{Budget, Share};
 pub use connections::{Connection, Rest, connection_of};
+pub use gate::{Authorisation, Caller, Gate, caller_of};
 pub use limits::{Limits, MAX_CONNECTIONS};
 pub use services::{MAX_SMALL_REQUEST_BYTES, Services, Shared};
-pub use tls::{DoorTls, DoorTlsError, DoorTlsFiles};
+pub use tls::{Certificates, DoorTls, DoorTlsError, DoorTlsFiles};
 
 /// Why the gRPC listener could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +56,7 @@ pub async fn serve_grpc(
         .map_err(ServeError::Reflection)?;
     services.add(reflection);
     let (routes, shared, stop_now) = services.into_parts();
-    let serving = serving::serve(listener, routes, tls, shared.limits, shared.stopping);
+    let serving = serving::serve(listener, routes, tls, shared);
     tokio::pin!(serving, stop);
     tokio::select! {
         () = &mut serving => return Ok(()),

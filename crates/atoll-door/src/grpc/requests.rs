@@ -1,5 +1,5 @@
-//! The limits that every request of the gRPC door is subject to: the number of requests in progress, and the time and memory of incomplete
-//! messages.
+//! What every request of the gRPC door is subject to: the gate, and limits of the number of requests in progress, and of the time and
+//! memory of incomplete messages.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,6 +19,7 @@ use tonic::service::Routes;
 use super::answer::AnswerRoom;
 use super::budget::Share;
 use super::connections::{Connection, Connections, Working};
+use super::gate::{Caller, Gate};
 use super::limits::Limits;
 use crate::backend::Refusal;
 
@@ -34,6 +35,9 @@ pub(super) struct Requests {
     pub(super) connections: Arc<Connections>,
     pub(super) connection: Arc<Connection>,
     pub(super) limits: Arc<Limits>,
+    pub(super) gate: Arc<Gate>,
+    /// The name in the client's certificate, if it has shown one.
+    pub(super) certificate: Option<Arc<str>>,
 }
 
 type Answer = Response<tonic::body::Body>;
@@ -51,6 +55,11 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
         let under_way = UnderWay { _place: place, _working: self.connections.working(&self.connection) };
         let held = Arc::new(Held::default());
         let (mut parts, body) = request.into_parts();
+        let caller = match self.admit(&parts) {
+            Ok(caller) => caller,
+            Err(status) => return Box::pin(std::future::ready(Ok(status.into_http()))),
+        };
+        parts.extensions.insert(caller.clone());
         parts.extensions.insert(self.connection.clone());
         let room = AnswerRoom::new(self.limits.clone(), self.connection.clone());
         parts.extensions.insert(room.clone());
@@ -61,14 +70,55 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
             held: held.clone(),
             connection: self.connection.clone(),
             limits: self.limits.clone(),
+            caller: caller.clone(),
         };
+        let operation = caller.is_operation().then(|| Operation { caller: caller.clone(), outcome: None });
         let answer = self.routes.clone().call(Request::from_parts(parts, tonic::body::Body::new(measured)));
         Box::pin(async move {
             let answer = answer.await?;
             held.answered();
-            Ok(answer
-                .map(|body| tonic::body::Body::new(Answered { body, _room: room, _under_way: under_way })))
+            if let Some(mut operation) = operation {
+                operation.outcome = Some(outcome_of(answer.headers()));
+            }
+            Ok(answer.map(|body| {
+                let answered = Answered { body, caller, ended: false, _room: room, _under_way: under_way };
+                tonic::body::Body::new(answered)
+            }))
         })
+    }
+}
+
+impl Requests {
+    /// Finds out who asks, and whether it may ask at all.
+    fn admit(&self, parts: &hyper::http::request::Parts) -> Result<Caller, Status> {
+        let path = parts.uri.path().trim_start_matches('/');
+        let unknown = || Status::unimplemented("this node knows no such method");
+        let method = atoll_auth::method(path).ok_or_else(unknown)?;
+        let certificate = self.certificate.as_deref();
+        Ok(self.gate.admit(method, &parts.headers, certificate, self.connection.address)?)
+    }
+}
+
+/// An operation under way. However it ends, the audit log has a line of it.
+struct Operation {
+    caller: Caller,
+    /// None: the client has gone before it had an answer.
+    outcome: Option<String>,
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.caller.ended(self.outcome.as_deref().unwrap_or("unknown"));
+    }
+}
+
+/// Returns how a call has ended, in one word.
+fn outcome_of(headers: &hyper::HeaderMap) -> String {
+    let word = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    match (word("grpc-status"), word("atoll-reason")) {
+        (None | Some("0"), _) => "done".to_owned(),
+        (Some(_), Some(reason)) => reason.to_owned(),
+        (Some(code), None) => format!("status {code}"),
     }
 }
 
@@ -85,6 +135,9 @@ struct UnderWay {
 /// The body of a reply. Dropping it ends the request.
 struct Answered {
     body: tonic::body::Body,
+    caller: Caller,
+    /// Whether the reply was ended because its client has lost a right.
+    ended: bool,
     _room: AnswerRoom,
     _under_way: UnderWay,
 }
@@ -97,16 +150,34 @@ impl Body for Answered {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let shows_something = matches!(&frame, Some(Ok(frame)) if frame.is_data());
+        match self.caller.still() {
+            Err(refusal) if shows_something => {
+                self.ended = true;
+                Poll::Ready(Some(Ok(Frame::trailers(trailers_of(refusal.into())))))
+            }
+            _ => Poll::Ready(frame),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.ended || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// Returns the trailers that end a reply with this status.
+fn trailers_of(status: Status) -> hyper::HeaderMap {
+    let mut headers = status.into_http::<tonic::body::Body>().into_parts().0.headers;
+    headers.remove(hyper::header::CONTENT_TYPE);
+    headers
 }
 
 /// The share of the door's message memory that a request holds.
@@ -187,6 +258,7 @@ struct Measured {
     held: Arc<Held>,
     connection: Arc<Connection>,
     limits: Arc<Limits>,
+    caller: Caller,
 }
 
 impl Measured {
@@ -235,7 +307,7 @@ impl Body for Measured {
             return Poll::Ready(match frame {
                 Some(Ok(frame)) => Some(match frame.data_ref().map(|data| this.account(data)) {
                     Some(Err(status)) => Err(status),
-                    _ => Ok(frame),
+                    _ => this.caller.still().map(|()| frame).map_err(Status::from),
                 }),
                 Some(Err(error)) => Some(Err(Status::from_error(Box::new(error)))),
                 None => None,

@@ -9,6 +9,7 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::service::{Routes, RoutesBuilder};
 
+use super::gate::Gate;
 use super::limits::Limits;
 use crate::backend::Backend;
 
@@ -22,6 +23,8 @@ pub struct Shared {
     pub backend: Arc<dyn Backend>,
     /// What the clients of the listener may use.
     pub limits: Arc<Limits>,
+    /// Decides which calls are admitted.
+    pub gate: Arc<Gate>,
     /// Becomes true when the listener stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -35,9 +38,9 @@ pub struct Services {
 
 impl Services {
     /// Creates it without any service.
-    pub fn new(backend: Arc<dyn Backend>, limits: Limits) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, limits: Limits, gate: Arc<Gate>) -> Self {
         let (stop_now, stopping) = watch::channel(false);
-        let shared = Shared { backend, limits: Arc::new(limits), stopping };
+        let shared = Shared { backend, limits: Arc::new(limits), gate, stopping };
         Services { shared, routes: RoutesBuilder::default(), stop_now }
     }
 

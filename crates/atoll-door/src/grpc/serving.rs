@@ -17,9 +17,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::service::Routes;
 
 use super::connections::{Connection, Connections, Place};
+use super::gate::Gate;
 use super::limits::Limits;
 use super::requests::Requests;
-use super::tls::DoorTls;
+use super::services::Shared;
+use super::tls::{DoorTls, certificate_name};
 
 /// The flow-control windows of requests. Data that the door does not read stays in memory: at most one stream window per stream, and at
 /// most one connection window plus one frame per connection in total. The door's budgets do not count it. With the maximum number of
@@ -50,20 +52,16 @@ struct Serving {
     routes: Routes,
     tls: Option<DoorTls>,
     limits: Arc<Limits>,
+    gate: Arc<Gate>,
     connections: Arc<Connections>,
     stopping: watch::Receiver<bool>,
 }
 
 /// Accepts and serves connections until `stopping` becomes true. Then waits for requests in progress, for at most [`GRACE`].
-pub(super) async fn serve(
-    listener: TcpListener,
-    routes: Routes,
-    tls: Option<DoorTls>,
-    limits: Arc<Limits>,
-    mut stopping: watch::Receiver<bool>,
-) {
+pub(super) async fn serve(listener: TcpListener, routes: Routes, tls: Option<DoorTls>, shared: Shared) {
+    let Shared { limits, gate, mut stopping, .. } = shared;
     let connections = Connections::new(limits.connections, limits.connections_of_address);
-    let door = Serving { routes, tls, limits, connections, stopping: stopping.clone() };
+    let door = Serving { routes, tls, limits, gate, connections, stopping: stopping.clone() };
     let mut tasks = JoinSet::new();
     let (mut refused, mut failed) = (LimitedWarning::default(), LimitedWarning::default());
     loop {
@@ -105,11 +103,13 @@ impl Serving {
         let greet_by = Instant::now() + self.limits.greet_within;
         let serving = async {
             match &self.tls {
-                None => self.http(tcp, &connection, greet_by).await,
+                None => self.http(tcp, &connection, None, greet_by).await,
                 Some(tls) => {
                     // A client that fails the handshake, or does not complete it in time, gets no answer.
                     if let Ok(Ok(stream)) = timeout_at(greet_by, tls.accept(tcp)).await {
-                        self.http(stream, &connection, greet_by).await;
+                        let shown = stream.get_ref().1.peer_certificates();
+                        let name = shown.and_then(|chain| certificate_name(chain.first()?));
+                        self.http(stream, &connection, name, greet_by).await;
                     }
                 }
             }
@@ -124,6 +124,7 @@ impl Serving {
         &self,
         stream: S,
         connection: &Arc<Connection>,
+        certificate: Option<Arc<str>>,
         greet_by: Instant,
     ) {
         let requests = Requests {
@@ -131,6 +132,8 @@ impl Serving {
             connections: self.connections.clone(),
             connection: connection.clone(),
             limits: self.limits.clone(),
+            gate: self.gate.clone(),
+            certificate,
         };
         let stream = Greeting { stream, read: 0, connection: connection.clone() };
         let mut builder = http2::Builder::new(TokioExecutor::new());

@@ -1,4 +1,5 @@
-//! TLS of the gRPC door. The node presents its certificate, and accepts only clients with a certificate of the configured authority.
+//! TLS of the gRPC door. The node presents its certificate, and accepts only clients with a certificate of the configured authority, unless
+//! the operator lets clients with a token come without one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Why the TLS files of the gRPC door cannot be used. The door does not open.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +52,28 @@ pub struct DoorTlsFiles {
     pub authority: PathBuf,
 }
 
+/// Whether clients need a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificates {
+    /// They do.
+    Needed,
+    /// They may come without one. One that they show must be good.
+    Optional,
+}
+
+/// Returns the name in a certificate, by which grants know its client: the common name of its subject, or else its first DNS name.
+pub(super) fn certificate_name(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    if let Some(common) = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()) {
+        return Some(Arc::from(common));
+    }
+    let names = parsed.subject_alternative_name().ok().flatten()?;
+    names.value.general_names.iter().find_map(|name| match name {
+        GeneralName::DNSName(dns) => Some(Arc::from(*dns)),
+        _ => None,
+    })
+}
+
 /// TLS of the gRPC door, ready for use. Clones are cheap.
 #[derive(Clone)]
 pub struct DoorTls {
@@ -67,21 +91,31 @@ impl DoorTls {
     /// Creates it from PEM: the certificate with its intermediates, its key, and the authority that must have issued the clients'
     /// certificates.
     pub fn new(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<Self, DoorTlsError> {
-        Ok(DoorTls::of(Source::Given(acceptor(certificate, key, authority)?)))
+        Self::with_certificates(certificate, key, authority, Certificates::Needed)
+    }
+
+    /// The same, with the choice whether clients need a certificate.
+    pub fn with_certificates(
+        certificate: &[u8],
+        key: &[u8],
+        authority: &[u8],
+        clients: Certificates,
+    ) -> Result<Self, DoorTlsError> {
+        Ok(DoorTls::of(Source::Given(acceptor(certificate, key, authority, clients)?)))
     }
 
     /// Creates it from PEM files, which are read again whenever they change. Connections that exist keep what they were opened with.
     ///
     /// # Errors
     /// The files cannot be used now.
-    pub fn from_files(files: DoorTlsFiles) -> Result<Self, DoorTlsError> {
+    pub fn from_files(files: DoorTlsFiles, clients: Certificates) -> Result<Self, DoorTlsError> {
         let paths = vec![files.certificate.clone(), files.key.clone(), files.authority.clone()];
         let fresh = Fresh::from_files("TLS of the gRPC door", paths, move || {
             let read = |path: &Path| {
                 std::fs::read(path)
                     .map_err(|error| DoorTlsError::Unreadable { path: path.display().to_string(), error })
             };
-            acceptor(&read(&files.certificate)?, &read(&files.key)?, &read(&files.authority)?)
+            acceptor(&read(&files.certificate)?, &read(&files.key)?, &read(&files.authority)?, clients)
         });
         Ok(DoorTls::of(Source::Files(fresh?)))
     }
@@ -100,7 +134,12 @@ impl DoorTls {
     }
 }
 
-fn acceptor(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<TlsAcceptor, DoorTlsError> {
+fn acceptor(
+    certificate: &[u8],
+    key: &[u8],
+    authority: &[u8],
+    clients: Certificates,
+) -> Result<TlsAcceptor, DoorTlsError> {
     let pem = |what| move |error| DoorTlsError::Pem { what, error };
     let list = |pem: &[u8]| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let chain = list(certificate).map_err(pem("the certificate"))?;
@@ -110,7 +149,11 @@ fn acceptor(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<TlsAccep
         roots.add(root)?;
     }
     let ring = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring.clone()).build()?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring.clone());
+    let verifier = match clients {
+        Certificates::Needed => verifier.build()?,
+        Certificates::Optional => verifier.allow_unauthenticated().build()?,
+    };
     let mut config = ServerConfig::builder_with_provider(ring)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)

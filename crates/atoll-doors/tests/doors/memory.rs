@@ -6,13 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use atoll_client::{Reason, proto};
+use atoll_contract::keyspace::{Held, Holder, KeyVersion, KeyspaceSpec, Layout, Lease, ListFrom, Page};
 use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec, OpId};
 use atoll_core::NodeId;
 use atoll_door::backend::{
-    Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, ShardBackend, Submitted,
+    Backend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room,
+    ShardBackend, Submitted,
 };
+use atoll_door::keyspaces::{Described, Found, KeyWrite, KeysTransacted, KeysTxn, LeaseRequest, Wrote};
 use atoll_door::shards::{ActiveShards, LogRecord, ShardChange};
-use atoll_door::{Limits, Services, services_of};
+use atoll_door::{Gate, Limits, Services, services_of};
+use bytes::Bytes;
 use tokio::sync::Notify;
 
 /// A log. All nodes of a test that have the same [`Logs`] share it.
@@ -198,7 +202,12 @@ pub type Logs = Arc<Mutex<BTreeMap<String, Arc<MemoryLog>>>>;
 
 /// Returns the services of all doors of the program, for a node over logs in memory.
 pub fn services(node: Arc<MemoryNode>, limits: Limits) -> Services {
-    services_of(&mut atoll_doors::all(atoll_doors::Settings::default()), node, limits)
+    gated_services(node, limits, Gate::open())
+}
+
+/// Returns the same, with a gate.
+pub fn gated_services(node: Arc<MemoryNode>, limits: Limits, gate: Arc<Gate>) -> Services {
+    services_of(&mut atoll_doors::all(atoll_doors::Settings::default()), node, limits, gate)
 }
 
 /// A node over logs in memory.
@@ -210,6 +219,65 @@ pub struct MemoryNode {
     pub trouble: Arc<Trouble>,
     /// Whether its logs count as logs in shards. Only subscriptions to them work.
     pub has_shards: bool,
+    /// Whether it has keyspaces, which refuse everything.
+    pub has_keyspaces: bool,
+}
+
+/// Keyspaces that refuse everything.
+struct Refusing;
+
+impl KeyspaceBackend for Refusing {
+    fn create(&self, _: String, _: KeyspaceSpec) -> Pending<Layout> {
+        not_here()
+    }
+
+    fn list(&self) -> Pending<Vec<String>> {
+        not_here()
+    }
+
+    fn describe(&self, _: String) -> Pending<Described> {
+        not_here()
+    }
+
+    fn relocate(&self, _: String, _: KeyspaceSpec) -> Pending<Described> {
+        not_here()
+    }
+
+    fn delete(&self, _: String) -> Pending<()> {
+        not_here()
+    }
+
+    fn get(&self, _: String, _: Vec<Bytes>) -> Pending<Vec<Found>> {
+        not_here()
+    }
+
+    fn write(&self, _: String, _: KeyWrite) -> Pending<Wrote> {
+        not_here()
+    }
+
+    fn transact(&self, _: String, _: KeysTxn) -> Pending<KeysTransacted> {
+        not_here()
+    }
+
+    fn wait_change(&self, _: String, _: Bytes, _: KeyVersion) -> Pending<Option<Held>> {
+        not_here()
+    }
+
+    fn lease(&self, _: String, _: Bytes, _: LeaseRequest) -> Pending<Lease> {
+        not_here()
+    }
+
+    fn release(&self, _: String, _: Bytes, _: u64, _: bool) -> Pending<()> {
+        not_here()
+    }
+
+    fn holder(&self, _: String, _: Bytes) -> Pending<Holder> {
+        not_here()
+    }
+
+    fn page(&self, _: String, _: ListFrom) -> Pending<Page> {
+        not_here()
+    }
 }
 
 /// Logs in memory as logs in shards, for subscriptions.
@@ -238,7 +306,7 @@ impl ShardBackend for InShards {
 }
 
 fn not_here<T: Send + 'static>() -> Pending<T> {
-    ready(Err(Refusal::no(Reason::Refused, "a log in memory has no shards", "")))
+    ready(Err(Refusal::no(Reason::Refused, "a node in memory has neither shards nor keyspaces", "")))
 }
 
 impl Backend for MemoryNode {
@@ -277,6 +345,10 @@ impl Backend for MemoryNode {
 
     fn shards(&self) -> Option<Arc<dyn ShardBackend>> {
         self.has_shards.then(|| Arc::new(InShards) as Arc<dyn ShardBackend>)
+    }
+
+    fn keyspaces(&self) -> Option<Arc<dyn KeyspaceBackend>> {
+        self.has_keyspaces.then(|| Arc::new(Refusing) as Arc<dyn KeyspaceBackend>)
     }
 
     fn operations(&self) -> Arc<dyn Operations> {

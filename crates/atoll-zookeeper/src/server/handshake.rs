@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use atoll_core::Abandoned;
+use atoll_core::level::since;
 use atoll_db::ProposeError;
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -19,6 +20,7 @@ use crate::jute::Jute;
 use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{ConnectRequest, ConnectResponse};
 use crate::session::LastSeen;
+use crate::session::secret::Secret;
 use crate::tree::read;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
@@ -295,21 +297,28 @@ async fn open(
     asked: &ConnectRequest<'_>,
 ) -> Result<Option<(SessionAnswer, Password)>, Ended> {
     let timeout_ms = shared.timeout_ms(asked);
+    let level = shared.engine.level();
+    // Nobody who reads the log or the state learns the password.
+    let said = |password: &Password| match level >= since::HASHED_PASSWORDS {
+        true => Secret::hash_of(password),
+        false => Secret::Plain(*password),
+    };
     let mut password = [0; PASSWORD_BYTES];
     let command = if asked.session == 0 {
         if !shared.cluster.draw_password(&mut password) {
             return Err(Ended::Log("the system has no random bytes".into()));
         }
-        Command::Open(OpenSession { password: Some(&password), timeout_ms }).to_bytes()
+        Command::Open(OpenSession { password: Some(said(&password).bytes()), timeout_ms }).to_bytes()
     } else {
         let Some(Ok(given)) = asked.password.map(Password::try_from) else { return Ok(None) };
         password = given;
         let session = asked.session;
-        Command::Attach(AttachSession { session, password: asked.password, timeout_ms }).to_bytes()
+        Command::Attach(AttachSession { session, password: Some(said(&password).bytes()), timeout_ms })
+            .to_bytes()
     };
     let command = Bytes::from(command);
     let proposed = loop {
-        match shared.engine.propose(command.clone()) {
+        match shared.engine.propose_at(level, command.clone()) {
             Ok(proposed) => break proposed,
             Err(busy) => {
                 shared.figures.throttled.add(1);

@@ -15,6 +15,7 @@ use crate::command::{AnswerHead, PASSWORD_BYTES, SessionAnswer, is_write};
 use crate::jute::Jute;
 use crate::jute::codes::OpCode;
 use crate::jute::records::ConnectRequest;
+use crate::session::secret::Secret;
 use crate::tree::read;
 use crate::watch::outbox::End;
 
@@ -88,9 +89,11 @@ pub(crate) async fn admit(
         return Ok((SessionAnswer { session, moves: 0, timeout_ms }, password));
     }
     let session = asked.session;
+    let given = asked.password.and_then(|given| Password::try_from(given).ok());
+    let password = given.ok_or(Ended::Here(End::OutOfTouch))?;
     let known = shared.read(view, move |source| read::session(source, session)).await?;
-    let known = known.filter(|s| asked.password == Some(&s.password[..]));
+    let known = known.filter(|s| s.secret.matches(Secret::Plain(password)));
     let known = known.ok_or(Ended::Here(End::OutOfTouch))?;
     let answer = SessionAnswer { session, moves: known.moves, timeout_ms: known.timeout_ms };
-    Ok((answer, known.password))
+    Ok((answer, password))
 }

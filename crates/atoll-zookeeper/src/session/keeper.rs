@@ -204,6 +204,7 @@ pub fn holders(view: &View) -> Result<Vec<Proposer>, ReadError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::session::secret::Secret;
 
     const ME: Proposer = Proposer { node: NodeId(1), incarnation: Incarnation(1) };
     const OTHER: Proposer = Proposer { node: NodeId(2), incarnation: Incarnation(2) };
@@ -264,7 +265,8 @@ mod tests {
     #[test]
     fn a_session_that_is_not_held_here_any_more_loses_its_connection() {
         let sessions = Sessions::new(ME);
-        let session = |moves| Session { password: [0; 16], timeout_ms: 1_000, holder: ME, moves };
+        let session =
+            |moves| Session { secret: Secret::hash_of(&[0; 16]), timeout_ms: 1_000, holder: ME, moves };
         let outboxes = [1, 2, 3].map(|id| {
             let outbox = Arc::new(Outbox::default());
             sessions.apply(&held(id, ME, 0));

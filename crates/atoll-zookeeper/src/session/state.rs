@@ -5,14 +5,14 @@ use atoll_core::{Incarnation, NodeId};
 use atoll_db::Proposer;
 
 use crate::command::{
-    AttachSession, CloseSession, EndSession, ExpireSession, OpenSession, PASSWORD_BYTES, SessionAnswer,
-    TakeOver,
+    AttachSession, CloseSession, EndSession, ExpireSession, OpenSession, SessionAnswer, TakeOver,
 };
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
 use crate::jute::{Jute, JuteError, Reader, record};
 use crate::mutants;
 use crate::path;
+use crate::session::secret::Secret;
 use crate::tree::key;
 use crate::tree::state::{Keys, TreeState};
 
@@ -27,7 +27,7 @@ record! {
     /// A session as it is stored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Kept<'a> {
-        /// See [`Session`].
+        /// See [`Session::secret`].
         password: Option<&'a [u8]>,
         /// See [`Session`].
         timeout_ms: i32,
@@ -43,8 +43,8 @@ record! {
 /// A session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// A client must present it to attach to the session.
-    pub password: [u8; PASSWORD_BYTES],
+    /// What is kept of the password, which a client must present to attach to the session.
+    pub secret: Secret,
     /// The session expires after this many milliseconds without a message from its client.
     pub timeout_ms: i32,
     /// The node, in one life, to which the client is connected. Only this node may expire the session or write for it.
@@ -61,9 +61,9 @@ impl Session {
     pub fn of_bytes(bytes: &[u8]) -> Result<Session, JuteError> {
         let kept = Kept::read(&mut Reader::new(bytes))?;
         let unknown = |what| JuteError::Unknown { what, value: 0 };
-        let password = kept.password.unwrap_or_default();
+        let secret = Secret::of(kept.password.unwrap_or_default());
         Ok(Session {
-            password: password.try_into().map_err(|_| unknown("password of a session"))?,
+            secret: secret.ok_or_else(|| unknown("password of a session"))?,
             timeout_ms: kept.timeout_ms,
             holder: Proposer {
                 node: NodeId(u32::try_from(kept.node).map_err(|_| unknown("holder of a session"))?),
@@ -81,7 +81,7 @@ impl Session {
 
     fn to_bytes(self) -> Vec<u8> {
         Kept {
-            password: Some(&self.password),
+            password: Some(self.secret.bytes()),
             timeout_ms: self.timeout_ms,
             node: self.holder.node.0.into(),
             incarnation: self.holder.incarnation.0,
@@ -126,11 +126,11 @@ impl<K: Keys> TreeState<'_, K> {
     /// # Errors
     /// The command is malformed.
     pub fn open_session(&mut self, new: OpenSession<'_>, by: Proposer) -> Result<SessionAnswer, ErrorCode> {
-        let password = new.password.unwrap_or_default().try_into().map_err(|_| ErrorCode::BadArguments)?;
+        let secret = Secret::of(new.password.unwrap_or_default()).ok_or(ErrorCode::BadArguments)?;
         self.counters.sessions += 1;
         // After a restore, a counter value may recur that a client still knows. The epoch makes the ids differ.
         let id = (self.counters.epoch() << 40) | self.counters.sessions;
-        let session = Session { password, timeout_ms: new.timeout_ms, holder: by, moves: 0 };
+        let session = Session { secret, timeout_ms: new.timeout_ms, holder: by, moves: 0 };
         self.hold(id, session, true);
         Ok(SessionAnswer { session: id, moves: 0, timeout_ms: new.timeout_ms })
     }
@@ -144,7 +144,9 @@ impl<K: Keys> TreeState<'_, K> {
         asked: AttachSession<'_>,
         by: Proposer,
     ) -> Result<SessionAnswer, ErrorCode> {
-        let known = self.session(asked.session).filter(|s| asked.password == Some(&s.password[..]));
+        let given = asked.password.and_then(Secret::of);
+        let known =
+            self.session(asked.session).filter(|s| given.is_some_and(|given| given.matches(s.secret)));
         let known = known.filter(|session| !session.is_ending());
         let session = known.ok_or(ErrorCode::SessionExpired)?;
         self.keys.delete(&key::held(session.holder, asked.session));
@@ -159,7 +161,9 @@ impl<K: Keys> TreeState<'_, K> {
 
     pub(crate) fn hold(&mut self, id: i64, session: Session, by_client: bool) {
         let Session { timeout_ms, holder: by, moves, .. } = session;
-        self.keys.put(&key::session(id), session.to_bytes());
+        // What older programs have kept is replaced as soon as the session gets another holder.
+        let secret = if self.hides_passwords { session.secret.hashed() } else { session.secret };
+        self.keys.put(&key::session(id), Session { secret, ..session }.to_bytes());
         self.keys.put(&key::held(by, id), Vec::new());
         self.keys.emit(Event::SessionHeld { session: id, by, moves, timeout_ms, by_client, zxid: self.zxid });
     }

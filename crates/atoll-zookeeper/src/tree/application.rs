@@ -16,6 +16,8 @@ use crate::mutants;
 
 /// The version of the commands from which their weight is bounded.
 const BOUNDED: u8 = 2;
+/// The version of the commands from which only hashes of passwords are kept.
+const HASHED: u8 = 3;
 
 /// The application. It keeps all of its state in the store.
 #[derive(Debug, Default)]
@@ -27,7 +29,8 @@ impl Application for ZooKeeper {
     const NAME: &'static str = "zookeeper";
 
     fn version_at(level: Level) -> u8 {
-        if level < since::ENDS_IN_STEPS { 1 } else { 2 }
+        // Version 2 was that of feature level 2 before any program with that level was released.
+        if level < since::HASHED_PASSWORDS { 1 } else { HASHED }
     }
 
     fn apply(&mut self, at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, Event>) -> Result<Bytes, Rejected> {
@@ -47,6 +50,7 @@ pub fn apply<K: Keys>(at: &ApplyAt, command: &[u8], keys: &mut K) -> Result<Byte
     let time_ms = i64::try_from(at.time_ms).unwrap_or(i64::MAX);
     let mut state = TreeState::open(keys, time_ms);
     state.is_bounded = at.version >= BOUNDED;
+    state.hides_passwords = at.version >= HASHED;
     let newest = state.counters.zxid;
     match dispatch(at, command, &mut state) {
         Ok(body) => {

@@ -118,6 +118,8 @@ pub struct TreeState<'k, K> {
     pub(crate) weight: Weight,
     /// Whether the weight is bounded, as from version 2 of the commands.
     pub is_bounded: bool,
+    /// Whether a session's record has the hash of its password only.
+    pub hides_passwords: bool,
 }
 
 impl<'k, K: Keys> TreeState<'k, K> {
@@ -129,9 +131,19 @@ impl<'k, K: Keys> TreeState<'k, K> {
         // epoch.
         let zxid = counters.zxid + 1;
         let (judged, search, weight) = Default::default();
-        let (enforce_quota, is_bounded) = (false, false);
-        let mut state =
-            TreeState { keys, counters, zxid, time_ms, enforce_quota, judged, search, weight, is_bounded };
+        let (enforce_quota, is_bounded, hides_passwords) = (false, false, false);
+        let mut state = TreeState {
+            keys,
+            counters,
+            zxid,
+            time_ms,
+            enforce_quota,
+            judged,
+            search,
+            weight,
+            is_bounded,
+            hides_passwords,
+        };
         if found.is_none() {
             state.make_first_nodes();
         }

@@ -6,6 +6,7 @@
 //! | `log.rs`, `append.rs`, `read.rs` | `atoll log` |
 //! | `chain.rs`, `status.rs`, `node.rs`, `database.rs` | operating |
 //! | `chain_surgery.rs` | `atoll chain excise`, `replace` and `audit` |
+//! | `auth.rs` | `atoll auth` |
 //! | `backup.rs` | `atoll backup` |
 //! | `cluster.rs` | upgrading |
 //! | `check/` | `atoll check` |
@@ -21,6 +22,7 @@
 //! | `timeline.rs` | a file with the time of each acknowledgement |
 
 pub mod append;
+pub mod auth;
 pub mod backup;
 pub mod bench;
 pub mod calendar;
@@ -52,7 +54,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use atoll_client::proto::{LogletSpec, Place};
-use atoll_client::{Client, Error, Failure, Options, Reason, Tls};
+use atoll_client::{Client, Error, Failure, Options, Reason, Tls, Token};
 use serde_json::{Value, json};
 
 pub use table::Table;
@@ -99,6 +101,9 @@ pub struct Common {
     /// The name in the nodes' certificates, if it is not the host of the address
     #[arg(long, global = true, value_name = "NAME", requires = "tls_ca", help_heading = "Connection")]
     pub tls_name: Option<String>,
+    /// A file that contains a token; ATOLL_TOKEN may contain the token itself
+    #[arg(long, global = true, env = "ATOLL_TOKEN_FILE", value_name = "FILE", help_heading = "Connection")]
+    pub token_file: Option<PathBuf>,
     /// Print JSON, one value per line
     #[arg(long, global = true)]
     pub json: bool,
@@ -324,7 +329,18 @@ impl Common {
         let mut options = Options { operation_timeout: self.timeout, ..Options::default() };
         options.attempt_timeout = options.attempt_timeout.min(self.timeout);
         options.tls = self.tls()?;
+        options.token = self.token()?;
         Ok(options)
+    }
+
+    /// Returns the token of the file, or of the environment. It is no option, because others on the machine can read those.
+    fn token(&self) -> Result<Option<Token>, CliError> {
+        if let Some(path) = &self.token_file {
+            let read = std::fs::read_to_string(path);
+            let read = read.map_err(|error| CliError::File { what: path.display().to_string(), error })?;
+            return Ok(Some(Token::new(&read)));
+        }
+        Ok(std::env::var("ATOLL_TOKEN").ok().map(|text| Token::new(&text)).filter(|t| !t.text().is_empty()))
     }
 
     fn tls(&self) -> Result<Option<Tls>, CliError> {

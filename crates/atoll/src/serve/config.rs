@@ -122,6 +122,8 @@ pub struct Config {
     pub door_threads: u64,
     /// Whether the operator allows other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
+    /// Whether calls need grants, and who needs none.
+    pub authorisation: atoll_door::Authorisation,
     /// The founders by id, with or without this node; empty for a standalone node.
     pub peers: BTreeMap<u32, Peer>,
     /// TLS, if it is configured.
@@ -204,6 +206,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     };
     let plaintext = tables.get("listen").read(source, "listen_beyond_loopback_without_tls", |v| v.as_bool());
     let tls = read_tls(source, file, &tables.get("tls"));
+    let authorisation = read_authorisation(source, &tables.get("auth"));
     let zookeeper_files = super::zookeeper::read_tls(source, file, &tables.get("zookeeper"), tls.as_ref());
     let known = zookeeper_files.as_ref().is_some_and(super::zookeeper::clients_are_known);
     let doors =
@@ -246,23 +249,13 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
                 .into(),
         );
     }
-    let required = zookeeper_options.as_ref().map_or(&[][..], |options| &options.required_schemes);
-    let wants_certificates = required.iter().any(|scheme| scheme == "x509");
-    let are_asked = zookeeper_files.as_ref().is_none_or(|files| files.clients != ClientCertificates::None);
-    if wants_certificates && (zookeeper_tls.is_none() || !are_asked) {
-        let missing = if are_asked {
-            "there is no `listen.zookeeper_tls`"
-        } else {
-            "no client is asked for a certificate"
-        };
-        source.fault(
-            tables.get("zookeeper").place("required_schemes"),
-            format!(
-                "`zookeeper.required_schemes` has x509, and {missing}; allowed: with that listener, and with \
-                 `zookeeper.tls_client_certificates` need or want"
-            ),
-        );
-    }
+    check_schemes(
+        source,
+        tables,
+        zookeeper_options.as_ref(),
+        zookeeper_files.as_ref(),
+        zookeeper_tls.is_some(),
+    );
     Some(Config {
         id,
         cluster: cluster?,
@@ -285,12 +278,40 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         registers: registers?,
         door_threads: door_threads?,
         plaintext_beyond_loopback: plaintext?,
+        authorisation: authorisation?,
         peers,
         tls,
         timings: timings?,
         state_in_memory: state_in_memory?,
         syncs_off: syncs?,
     })
+}
+
+/// Refuses to require certificates of ZooKeeper's clients where none can be shown.
+fn check_schemes(
+    source: &mut Source<'_>,
+    tables: &Tables<'_>,
+    options: Option<&atoll_doors::zookeeper::Options>,
+    files: Option<&atoll_doors::zookeeper::TlsFiles>,
+    has_tls: bool,
+) {
+    let required = options.map_or(&[][..], |options| &options.required_schemes);
+    let wants_certificates = required.iter().any(|scheme| scheme == "x509");
+    let are_asked = files.is_none_or(|files| files.clients != ClientCertificates::None);
+    if wants_certificates && (!has_tls || !are_asked) {
+        let missing = if are_asked {
+            "there is no `listen.zookeeper_tls`"
+        } else {
+            "no client is asked for a certificate"
+        };
+        source.fault(
+            tables.get("zookeeper").place("required_schemes"),
+            format!(
+                "`zookeeper.required_schemes` has x509, and {missing}; allowed: with that listener, and with \
+                 `zookeeper.tls_client_certificates` need or want"
+            ),
+        );
+    }
 }
 
 fn node_id(value: &DeValue<'_>) -> Option<u32> {
@@ -400,6 +421,33 @@ fn read_tls(source: &mut Source<'_>, file: &Path, table: &Table<'_>) -> Option<T
     let server_name =
         table.read(source, "server_name", |v| text(v).filter(|n| good_address(&format!("{n}:1"), 1)));
     Some(Tls { ca: ca?, cert: cert?, key: key?, server_name })
+}
+
+/// The maximum number of operators in the file, and the longest name of one.
+const MAX_OPERATORS: usize = 16;
+const MAX_OPERATOR_BYTES: usize = 200;
+
+fn read_authorisation(source: &mut Source<'_>, table: &Table<'_>) -> Option<atoll_door::Authorisation> {
+    let required = match table.place("required") {
+        Some(_) => table.read(source, "required", |v| v.as_bool()).map(Some),
+        None => Some(None),
+    };
+    // As in a grant.
+    let name = |text: &String| text.strip_prefix("cert:").map(str::to_owned);
+    let is_good =
+        |name: &String| (1..=MAX_OPERATOR_BYTES).contains(&name.len()) && !name.contains(char::is_control);
+    let operators = table.read(source, "operators", |v| {
+        let names: Option<Vec<String>> = texts(v)?.iter().map(name).collect();
+        names.filter(|names| names.len() <= MAX_OPERATORS && names.iter().all(is_good))
+    });
+    let certificates_optional = table.read(source, "client_certificates", |v| match v.as_str() {
+        Some("need") => Some(false),
+        Some("optional") => Some(true),
+        _ => None,
+    });
+    let operators = operators?.into_iter().collect();
+    let certificates_optional = certificates_optional?;
+    Some(atoll_door::Authorisation { required: required?, operators, certificates_optional })
 }
 
 fn read_peers(source: &mut Source<'_>, tables: &Tables<'_>) -> Option<BTreeMap<u32, Peer>> {

@@ -88,6 +88,7 @@ pub(crate) fn node_config(config: Config) -> NodeConfig {
         founders: config.peers.into_iter().map(|(id, peer)| (NodeId(id), founder(peer))).collect(),
         tls: config.tls.as_ref().map(tls_files),
         plaintext_beyond_loopback: config.plaintext_beyond_loopback,
+        authorisation: config.authorisation,
         timings: Timings {
             heartbeat_every: ms(t.heartbeat_every_ms),
             silent_after: ms(t.silent_after_ms),

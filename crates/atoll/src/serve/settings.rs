@@ -48,7 +48,7 @@ const fn without_default(
 }
 
 /// Sections in the order of the printed file, with their descriptions. Those in [`LISTS`] are arrays of tables.
-pub const SECTIONS: [(&str, &str); 11] = [
+pub const SECTIONS: [(&str, &str); 12] = [
     ("node", "This node and its roles."),
     ("listen", "Its doors."),
     (
@@ -56,6 +56,10 @@ pub const SECTIONS: [(&str, &str); 11] = [
         "One table for each founding member of the cluster, the same in every node's file; none for a standalone node.\nA node that is added later needs a table for any one living member, and none for itself.\nLater changes are made with `atoll node add|drain|remove`.",
     ),
     ("tls", "Mutual TLS between nodes, and TLS of the gRPC door. Either all three files are set, or none."),
+    (
+        "auth",
+        "Who may do what at the gRPC door: `atoll auth` grants rights, and this section says who needs none.",
+    ),
     (
         "zookeeper",
         "The door for ZooKeeper clients. Each setting names its counterpart in ZooKeeper. Nodes may differ, except in the\nsession timeouts: a session keeps its timeout when its client moves to another node.",
@@ -198,6 +202,27 @@ pub const SETTINGS: &[Setting] = &[
         "\"atoll.example\"",
         "a DNS name or an IP address",
         "The name that the certificates of all peers must have. If not set: the host of the peer's address.",
+    ),
+    without_default(
+        "auth",
+        "required",
+        "true",
+        "true or false",
+        "Whether calls need grants. If not set: yes, if there is a [tls] section, or if other machines reach the door and\n`listen.listen_beyond_loopback_without_tls` is not set. With false, whoever reaches the door may do everything.",
+    ),
+    with_default(
+        "auth",
+        "operators",
+        "[]",
+        "a list of up to 16 \"cert:NAME\"",
+        "Whose certificates have these names (the common name, or else the first DNS name), may do everything on this node,\nwithout a grant. They make the first grants.",
+    ),
+    with_default(
+        "auth",
+        "client_certificates",
+        "\"need\"",
+        "\"need\" or \"optional\"",
+        "With \"optional\", clients may come over TLS without a certificate. Where grants are required, they then need a token.",
     ),
     with_default(
         "zookeeper",

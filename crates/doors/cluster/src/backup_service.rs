@@ -9,7 +9,7 @@ use atoll_client::proto::{
     StopBackupRequest,
 };
 use atoll_door::backend::{BackupBackend, Refusal, answer};
-use atoll_door::grpc::Shared;
+use atoll_door::grpc::{Shared, caller_of};
 use atoll_door::limits::check_text;
 use tonic::{Request, Response, Status};
 
@@ -38,8 +38,11 @@ impl BackupService for BackupApi {
         &self,
         request: Request<StartBackupRequest>,
     ) -> Result<Response<BackupStatusReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
         check_text("a URL", &request.url, MAX_URL_BYTES)?;
+        // What stands before an @ could be a password. The node refuses such a URL.
+        caller.detail(request.url.split_once('@').map_or(request.url.as_str(), |_| ""));
         Ok(Response::new(answer(self.backups()?.start(request)).await?))
     }
 

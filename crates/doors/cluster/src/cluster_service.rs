@@ -8,7 +8,7 @@ use atoll_client::proto::{
 };
 use atoll_core::{Level, LevelRange, NodeId};
 use atoll_door::backend::{Refusal, answer};
-use atoll_door::grpc::Shared;
+use atoll_door::grpc::{Shared, caller_of};
 use atoll_door::limits::{check_list, check_text, shown};
 use tonic::{Request, Response, Status};
 
@@ -76,18 +76,24 @@ impl ClusterService for ClusterApi {
     }
 
     async fn node_add(&self, request: Request<NodeAddRequest>) -> Result<Response<NodeReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
         check_add(&request)?;
+        caller.detail(format_args!("node {} at {}", request.id, request.address));
         Ok(Response::new(answer(self.shared.backend.operations().add_node(request)).await?))
     }
 
     async fn node_drain(&self, request: Request<NodeDrainRequest>) -> Result<Response<NodeReply>, Status> {
+        let caller = caller_of(&request)?;
         let id = node_id(request.into_inner().id)?;
+        caller.detail(format_args!("node {id}"));
         Ok(Response::new(answer(self.shared.backend.operations().drain_node(id)).await?))
     }
 
     async fn node_remove(&self, request: Request<NodeRemoveRequest>) -> Result<Response<NodeReply>, Status> {
+        let caller = caller_of(&request)?;
         let id = node_id(request.into_inner().id)?;
+        caller.detail(format_args!("node {id}"));
         Ok(Response::new(answer(self.shared.backend.operations().remove_node(id)).await?))
     }
 

@@ -4,17 +4,28 @@ use atoll_client::corfu_proto as proto;
 use atoll_client::{MAX_RECORD_BYTES, Reason, is_log_name, log_name_hint};
 use atoll_contract::{ClientId, LogPos};
 use atoll_core::NodeId;
+use atoll_door::Caller;
 use atoll_door::backend::{DATABASE_LOG, LogRecords, Refusal};
 use atoll_door::positions::{ActivePositions, Replace};
 
 /// Refuses an invalid name.
-pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_form(name: &str) -> Result<(), Refusal> {
     if is_log_name(name) { Ok(()) } else { Err(Refusal::no(Reason::Invalid, log_name_hint(name), "")) }
 }
 
-/// Refuses an invalid name, and the database's log, which clients do not change.
-pub(crate) fn check_name_to_change(name: &str) -> Result<(), Refusal> {
-    check_name(name)?;
+/// Refuses an invalid name, and a caller who may not do this with the log.
+pub(crate) fn check_name(caller: &Caller, name: &str) -> Result<(), Refusal> {
+    check_form(name)?;
+    caller.on(name)
+}
+
+/// Refuses the same, and the database's log, which clients do not change.
+pub(crate) fn check_name_to_change(caller: &Caller, name: &str) -> Result<(), Refusal> {
+    check_name(caller, name)?;
+    check_change(name)
+}
+
+fn check_change(name: &str) -> Result<(), Refusal> {
     if name != DATABASE_LOG {
         return Ok(());
     }
@@ -96,9 +107,9 @@ mod tests {
     #[test]
     fn wrong_requests_are_refused_before_anything_is_done() {
         let reason = |refusal: Refusal| refusal.failure.reason;
-        assert_eq!(reason(check_name("a b").unwrap_err()), Reason::Invalid);
-        assert_eq!(check_name(DATABASE_LOG), Ok(()));
-        assert_eq!(reason(check_name_to_change(DATABASE_LOG).unwrap_err()), Reason::Refused);
+        assert_eq!(reason(check_form("a b").unwrap_err()), Reason::Invalid);
+        assert_eq!(check_form(DATABASE_LOG), Ok(()));
+        assert_eq!(reason(check_change(DATABASE_LOG).unwrap_err()), Reason::Refused);
         let append = |client, bytes| {
             record(proto::AppendRequest { client, data: vec![0; bytes].into(), ..Default::default() })
         };

@@ -8,7 +8,7 @@ use atoll_client::corfu_proto as proto;
 use atoll_client::corfu_proto::corfu_service_server::CorfuService;
 use atoll_contract::LogPos;
 use atoll_door::backend::{PositionBackend, Refusal, Submitted};
-use atoll_door::grpc::{AnswerRoom, Shared};
+use atoll_door::grpc::{AnswerRoom, Caller, Shared, caller_of};
 use atoll_door::positions::{PositionOp, PositionState};
 use tonic::{Request, Response, Status};
 
@@ -35,8 +35,8 @@ impl CorfuApi {
         self.shared.backend.positions().ok_or_else(missing)
     }
 
-    async fn append(&self, request: proto::AppendRequest) -> Result<u64, Refusal> {
-        convert::check_name_to_change(&request.log)?;
+    async fn append(&self, caller: &Caller, request: proto::AppendRequest) -> Result<u64, Refusal> {
+        convert::check_name_to_change(caller, &request.log)?;
         let name = request.log.clone();
         let mut records = convert::record(request)?;
         self.positions()?.check(&name).await?;
@@ -61,9 +61,14 @@ impl CorfuApi {
         }
     }
 
-    async fn read(&self, name: &str, at: LogPos) -> Result<proto::read_reply::What, Refusal> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        name: &str,
+        at: LogPos,
+    ) -> Result<proto::read_reply::What, Refusal> {
         use proto::read_reply::What;
-        convert::check_name(name)?;
+        convert::check_name(caller, name)?;
         self.positions()?.check(name).await?;
         let log = self.shared.backend.log(name)?;
         match log.read(at..at.plus(1), ONE_ENTRY, false).await {
@@ -89,8 +94,8 @@ impl CorfuApi {
         }
     }
 
-    async fn fill(&self, name: &str, at: LogPos) -> Result<bool, Refusal> {
-        convert::check_name_to_change(name)?;
+    async fn fill(&self, caller: &Caller, name: &str, at: LogPos) -> Result<bool, Refusal> {
+        convert::check_name_to_change(caller, name)?;
         let positions = self.positions()?;
         // Both begin at once. Without operations on single positions, a fill changes nothing.
         let (check, filled) = (positions.check(name), positions.at(name, at, PositionOp::Fill));
@@ -105,10 +110,10 @@ impl CorfuApi {
         }
     }
 
-    async fn trim(&self, request: proto::TrimRequest) -> Result<bool, Refusal> {
+    async fn trim(&self, caller: &Caller, request: proto::TrimRequest) -> Result<bool, Refusal> {
         use proto::trim_request::What;
         let name = request.log.as_str();
-        convert::check_name_to_change(name)?;
+        convert::check_name_to_change(caller, name)?;
         let positions = self.positions()?;
         positions.check(name).await?;
         match request.what {
@@ -138,14 +143,16 @@ impl CorfuService for CorfuApi {
         &self,
         request: Request<proto::AppendRequest>,
     ) -> Result<Response<proto::AppendReply>, Status> {
-        let position = CorfuApi::append(self, request.into_inner()).await?;
+        let caller = caller_of(&request)?;
+        let position = CorfuApi::append(self, &caller, request.into_inner()).await?;
         Ok(Response::new(proto::AppendReply { position }))
     }
 
     async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<proto::ReadReply>, Status> {
         let room = request.extensions().get::<AnswerRoom>().cloned();
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        let what = CorfuApi::read(self, &request.log, convert::position(request.position)?).await?;
+        let what = CorfuApi::read(self, &caller, &request.log, convert::position(request.position)?).await?;
         if let (Some(room), proto::read_reply::What::Data(data)) = (room, &what) {
             room.take(data.len())?;
         }
@@ -153,13 +160,16 @@ impl CorfuService for CorfuApi {
     }
 
     async fn fill(&self, request: Request<proto::FillRequest>) -> Result<Response<proto::FillReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        let trimmed = CorfuApi::fill(self, &request.log, convert::position(request.position)?).await?;
+        let at = convert::position(request.position)?;
+        let trimmed = CorfuApi::fill(self, &caller, &request.log, at).await?;
         Ok(Response::new(proto::FillReply { trimmed }))
     }
 
     async fn trim(&self, request: Request<proto::TrimRequest>) -> Result<Response<proto::TrimReply>, Status> {
-        let junk = CorfuApi::trim(self, request.into_inner()).await?;
+        let caller = caller_of(&request)?;
+        let junk = CorfuApi::trim(self, &caller, request.into_inner()).await?;
         Ok(Response::new(proto::TrimReply { junk }))
     }
 
@@ -167,8 +177,9 @@ impl CorfuService for CorfuApi {
         &self,
         request: Request<proto::ShowRequest>,
     ) -> Result<Response<proto::Projection>, Status> {
+        let caller = caller_of(&request)?;
         let log = request.into_inner().log;
-        convert::check_name(&log)?;
+        convert::check_name(&caller, &log)?;
         let active = self.positions()?.active(&log).await?;
         Ok(Response::new(convert::projection(log, active)))
     }
@@ -177,8 +188,9 @@ impl CorfuService for CorfuApi {
         &self,
         request: Request<proto::ReplaceRequest>,
     ) -> Result<Response<proto::Projection>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        convert::check_name(&request.log)?;
+        convert::check_name(&caller, &request.log)?;
         let change = convert::replace(request.what)?;
         let positions = self.positions()?;
         positions.replace(&request.log, change).await?;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use atoll_auth::Right;
 use atoll_client::Reason;
 use atoll_client::keyspace_proto as proto;
 use atoll_client::keyspace_proto::condition::What;
@@ -12,11 +13,11 @@ use atoll_contract::keyspace::{
 };
 use atoll_contract::{ClientId, OpId};
 use atoll_core::NodeId;
-use atoll_door::Refusal;
 use atoll_door::keyspaces::{
     Described, Found, KeysTransacted, KeysTxn, LeaseRequest, MAX_KEYS, MAX_KEYSPACE_NAME, Wrote,
 };
 use atoll_door::limits::{MAX_NODES, check_list, check_text};
+use atoll_door::{Caller, Refusal};
 use bytes::Bytes;
 
 /// The longest name of an engine or an option, and the longest value of an option, in bytes.
@@ -30,8 +31,20 @@ const MAX_KEY_BYTES: usize = 64 * 1024;
 /// The maximum number of buckets in all shards of a keyspace: each costs memory and work on its replicas even if it is empty.
 const MAX_ALL_BUCKETS: u64 = 262_144;
 
-pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_text_of_name(name: &str) -> Result<(), Refusal> {
     check_text("the name of a keyspace", name, MAX_KEYSPACE_NAME)
+}
+
+/// Refuses an invalid name, and a caller who may not do this with the keyspace.
+pub(crate) fn check_name(caller: &Caller, name: &str) -> Result<(), Refusal> {
+    check_text_of_name(name)?;
+    caller.on(name)
+}
+
+/// Refuses an invalid name, and a caller who lacks this right on the keyspace.
+pub(crate) fn check_name_with(caller: &Caller, right: Right, name: &str) -> Result<(), Refusal> {
+    check_text_of_name(name)?;
+    caller.on_with(right, name)
 }
 
 pub(crate) fn check_keys(keys: &[Bytes]) -> Result<(), Refusal> {
@@ -183,6 +196,11 @@ pub(crate) fn wrote(wrote: Wrote) -> proto::WriteReply {
 }
 
 /// Returns the transaction that a request describes.
+/// Returns whether a part of a transaction changes its key, and does not only check it.
+pub(crate) fn changes(part: &proto::TransactPart) -> bool {
+    part.change.is_some()
+}
+
 pub(crate) fn txn(
     name: Option<proto::WriteName>,
     parts: Vec<proto::TransactPart>,
@@ -271,7 +289,7 @@ mod tests {
         assert_eq!(reason(engine), Reason::TooLarge);
         assert!(check_keys(&vec![Bytes::from_static(b"k"); MAX_KEYS + 1]).is_err());
         assert!(check_keys(&[Bytes::from(vec![0; MAX_KEY_BYTES + 1])]).is_err());
-        assert!(check_name(&"n".repeat(MAX_KEYSPACE_NAME + 1)).is_err());
+        assert!(check_text_of_name(&"n".repeat(MAX_KEYSPACE_NAME + 1)).is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use atoll_auth::Right;
 use atoll_client::Reason;
 use atoll_client::keyspace_proto as proto;
 use atoll_client::keyspace_proto::operate_reply::{Answer, Failed, answer::Outcome};
@@ -16,7 +17,7 @@ use atoll_contract::keyspace::Change;
 use atoll_core::{Bounds, Load};
 use atoll_door::Refusal;
 use atoll_door::backend::{KeyspaceBackend, Pending};
-use atoll_door::grpc::{Connection, Rest, Shared};
+use atoll_door::grpc::{Caller, Connection, Rest, Shared};
 use atoll_door::keyspaces::KeyWrite;
 use atoll_door::limits::check_list;
 use atoll_door::stopped;
@@ -46,6 +47,7 @@ type UnderWay = Pin<Box<dyn Future<Output = (Answer, usize)> + Send>>;
 /// The answers of one stream. Polling it does all of the work.
 pub(crate) struct OperationStream {
     keyspaces: Arc<dyn KeyspaceBackend>,
+    caller: Caller,
     connection: Arc<Connection>,
     /// Held while nothing is unanswered: an idle stream must not keep its connection open when there is no room for others.
     rest: Option<Rest>,
@@ -65,11 +67,13 @@ impl OperationStream {
     pub(crate) fn new(
         keyspaces: Arc<dyn KeyspaceBackend>,
         shared: &Shared,
+        caller: Caller,
         connection: Arc<Connection>,
         requests: Streaming<proto::OperateRequest>,
     ) -> Self {
         OperationStream {
             keyspaces,
+            caller,
             connection,
             rest: None,
             requests,
@@ -139,7 +143,7 @@ impl OperationStream {
                 self.write(delete.keyspace, delete.write, delete.key, delete.condition, Change::Delete)
             }
             Some(What::Get(get)) => {
-                convert::check_name(&get.keyspace)?;
+                convert::check_name_with(&self.caller, Right::Read, &get.keyspace)?;
                 convert::check_keys(&get.keys)?;
                 check_list("keys of a read in a stream", get.keys.len(), 1)?;
                 let bytes = SHOWN_BYTES + get.keys.iter().map(Bytes::len).sum::<usize>();
@@ -165,7 +169,7 @@ impl OperationStream {
         condition: Option<proto::Condition>,
         change: Change,
     ) -> Result<(Pending<Outcome>, usize), Refusal> {
-        convert::check_name(&keyspace)?;
+        convert::check_name_with(&self.caller, Right::Write, &keyspace)?;
         convert::check_keys(std::slice::from_ref(&key))?;
         let shown = if condition.is_some() { SHOWN_BYTES } else { 0 };
         let (name, guard) = (convert::write_name(name)?, convert::guard(condition)?);

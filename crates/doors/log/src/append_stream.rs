@@ -15,7 +15,7 @@ use atoll_client::{HEARTBEAT, Reason};
 use atoll_contract::{ClientId, LogPos};
 use atoll_core::{Bounds, Gate, Load, Pipeline};
 use atoll_door::backend::{LogBackend, LogRecords, Pending, Refusal, Room, Submitted};
-use atoll_door::grpc::{Connection, Rest, Shared};
+use atoll_door::grpc::{Caller, Connection, Rest, Shared};
 use atoll_door::stopped;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_stream::Stream;
@@ -71,6 +71,7 @@ struct Lane {
 /// The replies of one stream. Polling it does all of the work.
 pub(crate) struct AppendStream {
     shared: Shared,
+    caller: Caller,
     connection: Arc<Connection>,
     /// Held while nothing is unanswered. An idle stream must not keep its connection open when there is no room for others: an older
     /// client never ends it.
@@ -99,12 +100,14 @@ pub(crate) struct AppendStream {
 impl AppendStream {
     pub(crate) fn new(
         shared: Shared,
+        caller: Caller,
         connection: Arc<Connection>,
         requests: Streaming<AppendStreamRequest>,
     ) -> Self {
         let stopped = Box::pin(stopped(shared.stopping.clone()));
         AppendStream {
             shared,
+            caller,
             connection,
             rest: None,
             requests,
@@ -184,9 +187,9 @@ impl AppendStream {
             let refusal = Refusal::no(Reason::Invalid, "no client id", "draw one at random, once per life");
             return self.close(Some(refusal.into()));
         }
-        let shared = self.shared.clone();
+        let (shared, caller) = (self.shared.clone(), self.caller.clone());
         self.opening = Some(Box::pin(async move {
-            let log = open_for_append(&shared, &open.log).await?;
+            let log = open_for_append(&shared, &caller, &open.log).await?;
             let tail = match open.known_tail {
                 Some(tail) => LogPos(tail).max(log.known_tail()),
                 // A tail that this node learned long ago would also be safe, but a later search for lost records would start from it.

@@ -3,17 +3,17 @@
 use atoll_client::Reason;
 use atoll_client::proto::chain_service_server::ChainService;
 use atoll_client::proto::{
-    Chain, ExtendRequest, ModifyRequest, MoveChainRequest, OperateReply, OperateRequest, ShowChainRequest,
-    TruncateRequest,
+    Chain, ExtendRequest, LogletSpec, ModifyRequest, MoveChainRequest, OperateReply, OperateRequest,
+    ShowChainRequest, TruncateRequest,
 };
 use atoll_contract::{LogPos, LogletId};
 use atoll_door::backend::{DATABASE_LOG, Refusal, answer};
-use atoll_door::grpc::Shared;
+use atoll_door::grpc::{Caller, Shared, caller_of};
 use atoll_door::limits::shown;
 use atoll_log::Incision;
 use tonic::{Request, Response, Status};
 
-use crate::names::{check_name, open};
+use crate::names::{admit, open};
 use crate::spec::loglet_spec;
 
 /// The chain service of this node.
@@ -38,9 +38,19 @@ fn loglet_id(text: &str) -> Result<LogletId, Refusal> {
     }
 }
 
+/// Returns the wanted kind, for the audit log.
+fn kind_of(spec: Option<&LogletSpec>) -> String {
+    spec.and_then(|spec| spec.kind.as_deref()).map(shown).unwrap_or_default()
+}
+
 /// Refuses surgery that nobody has confirmed, and on logs whose readers Atoll does not know: it could not fence them (virtuallog §7).
-fn check_surgery(request: &OperateRequest) -> Result<(), Refusal> {
-    check_name(&request.log)?;
+fn check_surgery(caller: &Caller, request: &OperateRequest) -> Result<(), Refusal> {
+    admit(caller, &request.log)?;
+    caller.detail(format_args!("position {}: {}", request.position, request.reason));
+    check_incision(request)
+}
+
+fn check_incision(request: &OperateRequest) -> Result<(), Refusal> {
     if request.log != DATABASE_LOG {
         let next = "append a record that corrects the wrong one";
         let message = format!(
@@ -58,40 +68,49 @@ fn check_surgery(request: &OperateRequest) -> Result<(), Refusal> {
 #[tonic::async_trait]
 impl ChainService for ChainApi {
     async fn show(&self, request: Request<ShowChainRequest>) -> Result<Response<Chain>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        let log = open(&self.shared, &request.log)?;
+        let log = open(&self.shared, &caller, &request.log)?;
         Ok(Response::new(answer(log.chain(request.from.map(LogPos))).await?))
     }
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Chain>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
+        caller.detail(kind_of(request.loglet.as_ref()));
+        let log = open(&self.shared, &caller, &request.log)?;
         let spec = loglet_spec(request.loglet)?;
-        let log = open(&self.shared, &request.log)?;
         Ok(Response::new(answer(log.extend(spec)).await?))
     }
 
     async fn truncate(&self, request: Request<TruncateRequest>) -> Result<Response<Chain>, Status> {
-        let log = open(&self.shared, &request.into_inner().log)?;
+        let caller = caller_of(&request)?;
+        let log = open(&self.shared, &caller, &request.into_inner().log)?;
         Ok(Response::new(answer(log.truncate()).await?))
     }
 
     async fn modify(&self, request: Request<ModifyRequest>) -> Result<Response<Chain>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        let log = open(&self.shared, &request.log)?;
+        let log = open(&self.shared, &caller, &request.log)?;
+        caller.detail(format_args!("segment {}: {}", shown(&request.loglet), kind_of(request.spec.as_ref())));
         let id = loglet_id(&request.loglet)?;
         let spec = loglet_spec(request.spec)?;
         Ok(Response::new(answer(log.modify(id, spec)).await?))
     }
 
     async fn move_chain(&self, request: Request<MoveChainRequest>) -> Result<Response<Chain>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        let log = open(&self.shared, &request.log)?;
+        let log = open(&self.shared, &caller, &request.log)?;
+        caller.detail(format_args!("to {}", shown(&request.to)));
         Ok(Response::new(answer(log.move_chain(request.to)).await?))
     }
 
     async fn operate(&self, request: Request<OperateRequest>) -> Result<Response<OperateReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        check_surgery(&request)?;
+        check_surgery(&caller, &request)?;
         let incision = Incision {
             at: LogPos(request.position),
             with: request.with,
@@ -115,9 +134,9 @@ mod tests {
             confirmed,
             ..OperateRequest::default()
         };
-        assert!(check_surgery(&request(DATABASE_LOG, true)).is_ok());
-        assert!(check_surgery(&request(DATABASE_LOG, false)).is_err());
-        assert!(check_surgery(&request("main", true)).is_err());
+        assert!(check_incision(&request(DATABASE_LOG, true)).is_ok());
+        assert!(check_incision(&request(DATABASE_LOG, false)).is_err());
+        assert!(check_incision(&request("main", true)).is_err());
     }
 
     #[test]

@@ -8,12 +8,12 @@ use atoll_client::proto::log_service_server::LogService;
 use atoll_client::proto::{self, Run};
 use atoll_contract::{ClientId, LogPos};
 use atoll_door::backend::{DATABASE_LOG, LogBackend, LogRecords, Refusal, Submitted, answer};
-use atoll_door::grpc::{Shared, connection_of};
+use atoll_door::grpc::{Caller, Shared, caller_of, connection_of};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::append_stream::AppendStream;
-use crate::names::{check_name, check_trim, open, open_for_append};
+use crate::names::{admit, check_trim, open, open_for_append};
 use crate::read;
 use crate::records::{check_records, runs};
 use crate::spec::loglet_spec;
@@ -59,7 +59,8 @@ impl LogApi {
         }
     }
 
-    async fn append(&self, request: proto::AppendRequest) -> Result<Vec<Run>, Refusal> {
+    async fn append(&self, caller: &Caller, request: proto::AppendRequest) -> Result<Vec<Run>, Refusal> {
+        admit(caller, &request.log)?;
         let records = request.records.unwrap_or_default();
         if request.client == 0 && records.floor.is_some() {
             return Err(Refusal::no(
@@ -70,7 +71,7 @@ impl LogApi {
         }
         let first_seq = if request.client == 0 { records.first_seq.max(1) } else { records.first_seq };
         let records = check_records(ClientId(request.client), proto::Records { first_seq, ..records })?;
-        let log = open_for_append(&self.shared, &request.log).await?;
+        let log = open_for_append(&self.shared, caller, &request.log).await?;
         let mut held = LogRecords { known: request.known_tail.map(LogPos), ..records };
         let until = Instant::now() + BUSY_FOR;
         loop {
@@ -107,8 +108,9 @@ impl LogService for LogApi {
         &self,
         request: Request<proto::CreateLogRequest>,
     ) -> Result<Response<proto::CreateLogReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        check_name(&request.log)?;
+        admit(&caller, &request.log)?;
         let spec = loglet_spec(request.loglet)?;
         let created = answer(self.shared.backend.create(&request.log, spec)).await?;
         Ok(Response::new(proto::CreateLogReply { created }))
@@ -118,7 +120,7 @@ impl LogService for LogApi {
         &self,
         request: Request<proto::ListLogsRequest>,
     ) -> Result<Response<proto::ListLogsReply>, Status> {
-        let all = answer(self.shared.backend.list()).await?;
+        let all = caller_of(&request)?.visible(answer(self.shared.backend.list()).await?)?;
         Ok(Response::new(names_after(all, &request.into_inner())))
     }
 
@@ -126,8 +128,9 @@ impl LogService for LogApi {
         &self,
         request: Request<proto::DeleteLogRequest>,
     ) -> Result<Response<proto::DeleteLogReply>, Status> {
+        let caller = caller_of(&request)?;
         let name = request.into_inner().log;
-        check_name(&name)?;
+        admit(&caller, &name)?;
         if name == DATABASE_LOG {
             let words = "this log is the database's: it is not deleted while the cluster lives";
             return Err(Refusal::no(Reason::Refused, words, "").into());
@@ -140,7 +143,8 @@ impl LogService for LogApi {
         &self,
         request: Request<proto::AppendRequest>,
     ) -> Result<Response<proto::AppendReply>, Status> {
-        let runs = LogApi::append(self, request.into_inner()).await?;
+        let caller = caller_of(&request)?;
+        let runs = LogApi::append(self, &caller, request.into_inner()).await?;
         Ok(Response::new(proto::AppendReply { runs }))
     }
 
@@ -151,16 +155,16 @@ impl LogService for LogApi {
         request: Request<Streaming<proto::AppendStreamRequest>>,
     ) -> Result<Response<AppendStream>, Status> {
         // Returns at once. The stream itself waits for the first message, so that a client may open it before it has anything to send.
-        let connection = connection_of(&request)?;
-        Ok(Response::new(AppendStream::new(self.shared.clone(), connection, request.into_inner())))
+        let (caller, connection) = (caller_of(&request)?, connection_of(&request)?);
+        Ok(Response::new(AppendStream::new(self.shared.clone(), caller, connection, request.into_inner())))
     }
 
     type ReadStream = read::Replies;
 
     async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let connection = connection_of(&request)?;
+        let (caller, connection) = (caller_of(&request)?, connection_of(&request)?);
         let request = request.into_inner();
-        let log = open(&self.shared, &request.log)?;
+        let log = open(&self.shared, &caller, &request.log)?;
         let (limits, stopping) = (self.shared.limits.clone(), self.shared.stopping.clone());
         Ok(Response::new(read::stream(log, request, connection, limits, stopping)?))
     }
@@ -169,15 +173,18 @@ impl LogService for LogApi {
         &self,
         request: Request<proto::CheckTailRequest>,
     ) -> Result<Response<proto::CheckTailReply>, Status> {
-        let log = open(&self.shared, &request.into_inner().log)?;
+        let caller = caller_of(&request)?;
+        let log = open(&self.shared, &caller, &request.into_inner().log)?;
         let tail = answer(log.check_tail()).await?;
         let trim = log.trim_point().min(tail);
         Ok(Response::new(proto::CheckTailReply { tail: tail.0, trim: trim.0 }))
     }
 
     async fn trim(&self, request: Request<proto::TrimRequest>) -> Result<Response<proto::TrimReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        let log = open(&self.shared, &request.log)?;
+        let log = open(&self.shared, &caller, &request.log)?;
+        caller.detail(format_args!("below {}", request.to));
         check_trim(&self.shared, &request.log, LogPos(request.to))?;
         answer(log.trim(LogPos(request.to))).await?;
         Ok(Response::new(proto::TrimReply {}))

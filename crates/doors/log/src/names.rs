@@ -5,25 +5,36 @@ use std::sync::Arc;
 use atoll_client::{Reason, is_log_name, log_name_hint};
 use atoll_contract::LogPos;
 use atoll_door::backend::{DATABASE_LOG, LogBackend, Refusal};
-use atoll_door::grpc::Shared;
+use atoll_door::grpc::{Caller, Shared};
 
 /// Refuses an invalid name.
-pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_name(name: &str) -> Result<(), Refusal> {
     match is_log_name(name) {
         true => Ok(()),
         false => Err(Refusal::no(Reason::Invalid, log_name_hint(name), "")),
     }
 }
 
-/// Returns a log by name. Refuses an invalid name.
-pub(crate) fn open(shared: &Shared, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
+/// Refuses an invalid name, and a caller who may not do this with the log.
+pub(crate) fn admit(caller: &Caller, name: &str) -> Result<(), Refusal> {
     check_name(name)?;
+    caller.on(name)
+}
+
+/// Returns a log by name. Refuses an invalid name, and a caller who may not do this with the log.
+pub(crate) fn open(shared: &Shared, caller: &Caller, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
+    admit(caller, name)?;
     shared.backend.log(name)
 }
 
-/// Returns a log by name, and creates it if it does not exist. Refuses an invalid name, and the database's log.
-pub(crate) async fn open_for_append(shared: &Shared, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
-    check_name(name)?;
+/// Returns a log by name, and creates it if it does not exist. Refuses an invalid name, a caller who may not append to the log, and the
+/// database's log.
+pub(crate) async fn open_for_append(
+    shared: &Shared,
+    caller: &Caller,
+    name: &str,
+) -> Result<Arc<dyn LogBackend>, Refusal> {
+    admit(caller, name)?;
     if name == DATABASE_LOG {
         let next = "use another log, or the database's doors";
         return Err(Refusal::no(

@@ -8,7 +8,7 @@ use atoll_client::scalog_proto as proto;
 use atoll_client::{Reason, ShardPolicy};
 use atoll_contract::{ClientId, LogPos, OpId};
 use atoll_door::backend::{LogRecords, Refusal, ShardBackend, Submitted};
-use atoll_door::grpc::Shared;
+use atoll_door::grpc::{Caller, Shared};
 use atoll_door::shards::LogRecord;
 use bytes::Bytes;
 
@@ -53,16 +53,26 @@ impl Appends {
     }
 
     /// Appends to the shard of the caller's choice.
-    pub(crate) async fn to_shard(&self, named: Named, shard: u32) -> Result<proto::AppendReply, Refusal> {
-        convert::check_name_to_change(&named.log)?;
+    pub(crate) async fn to_shard(
+        &self,
+        caller: &Caller,
+        named: Named,
+        shard: u32,
+    ) -> Result<proto::AppendReply, Refusal> {
+        convert::check_name_to_change(caller, &named.log)?;
         convert::check_record(&named.data, named.client)?;
         let position = self.shards()?.append(&named.log, shard, named.record()).await?.0;
         Ok(proto::AppendReply { position, shard: Some(shard) })
     }
 
     /// Appends to the shard that a policy chooses.
-    pub(crate) async fn by_policy(&self, named: Named, policy: i32) -> Result<proto::AppendReply, Refusal> {
-        convert::check_name_to_change(&named.log)?;
+    pub(crate) async fn by_policy(
+        &self,
+        caller: &Caller,
+        named: Named,
+        policy: i32,
+    ) -> Result<proto::AppendReply, Refusal> {
+        convert::check_name_to_change(caller, &named.log)?;
         convert::check_record(&named.data, named.client)?;
         match convert::policy(policy, named.floor.is_some())? {
             None => self.as_usual(named).await,

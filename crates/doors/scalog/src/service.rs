@@ -1,13 +1,11 @@
 //! The Scalog service.
 
-use std::sync::Arc;
-
 use atoll_client::Reason;
 use atoll_client::scalog_proto as proto;
 use atoll_client::scalog_proto::scalog_service_server::ScalogService;
 use atoll_contract::{Entry, LogPos};
 use atoll_door::backend::Refusal;
-use atoll_door::grpc::{AnswerRoom, Connection, Shared};
+use atoll_door::grpc::{AnswerRoom, Caller, Shared, caller_of, connection_of};
 use atoll_door::shards::ShardChange;
 use tonic::{Request, Response, Status};
 
@@ -34,9 +32,14 @@ impl ScalogApi {
         Ok(convert::shards(name.to_owned(), active, self.shared.backend.node()))
     }
 
-    async fn change(&self, name: &str, change: ShardChange) -> Result<proto::ChangeShardReply, Refusal> {
+    async fn change(
+        &self,
+        caller: &Caller,
+        name: &str,
+        change: ShardChange,
+    ) -> Result<proto::ChangeShardReply, Refusal> {
         // The database's log, too: its shards are not what is in it.
-        convert::check_name(name)?;
+        convert::check_name(caller, name)?;
         let shard = self.appends.shards()?.change(name, change).await?;
         let shards = self.shards(name).await.map_err(Refusal::although_it_happened)?;
         Ok(proto::ChangeShardReply { shard, shards: Some(shards) })
@@ -44,11 +47,12 @@ impl ScalogApi {
 
     async fn read(
         &self,
+        caller: &Caller,
         request: &proto::ReadRecordRequest,
     ) -> Result<proto::read_record_reply::What, Refusal> {
         use proto::read_record_reply::What;
         let (name, at) = (request.log.as_str(), convert::position(request.position)?);
-        convert::check_name(name)?;
+        convert::check_name(caller, name)?;
         let found = match request.shard {
             Some(shard) => self.appends.shards()?.read(name, at, shard).await,
             None => self.read_anywhere(name, at).await.map(Some),
@@ -76,18 +80,20 @@ impl ScalogService for ScalogApi {
         &self,
         request: Request<proto::AppendRequest>,
     ) -> Result<Response<proto::AppendReply>, Status> {
+        let caller = caller_of(&request)?;
         let proto::AppendRequest { log, data, client, policy, floor } = request.into_inner();
         let named = Named { log, data, client, floor };
-        Ok(Response::new(self.appends.by_policy(named, policy).await?))
+        Ok(Response::new(self.appends.by_policy(&caller, named, policy).await?))
     }
 
     async fn append_to_shard(
         &self,
         request: Request<proto::AppendToShardRequest>,
     ) -> Result<Response<proto::AppendReply>, Status> {
+        let caller = caller_of(&request)?;
         let proto::AppendToShardRequest { log, data, client, shard, floor } = request.into_inner();
         let named = Named { log, data, client, floor };
-        Ok(Response::new(self.appends.to_shard(named, shard).await?))
+        Ok(Response::new(self.appends.to_shard(&caller, named, shard).await?))
     }
 
     async fn read_record(
@@ -95,7 +101,8 @@ impl ScalogService for ScalogApi {
         request: Request<proto::ReadRecordRequest>,
     ) -> Result<Response<proto::ReadRecordReply>, Status> {
         let room = request.extensions().get::<AnswerRoom>().cloned();
-        let what = self.read(&request.into_inner()).await?;
+        let caller = caller_of(&request)?;
+        let what = self.read(&caller, &request.into_inner()).await?;
         if let (Some(room), proto::read_record_reply::What::Data(data)) = (room, &what) {
             room.take(data.len())?;
         }
@@ -108,10 +115,9 @@ impl ScalogService for ScalogApi {
         &self,
         request: Request<proto::SubscribeRequest>,
     ) -> Result<Response<Records>, Status> {
-        let connection = request.extensions().get::<Arc<Connection>>().cloned();
-        let connection = connection.ok_or_else(|| Status::internal("a request of no connection"))?;
+        let (caller, connection) = (caller_of(&request)?, connection_of(&request)?);
         let proto::SubscribeRequest { log: name, from } = request.into_inner();
-        convert::check_name(&name)?;
+        convert::check_name(&caller, &name)?;
         let from = convert::position(from)?;
         self.appends.shards()?.check(&name).await?;
         let log = self.shared.backend.log(&name)?;
@@ -119,8 +125,10 @@ impl ScalogService for ScalogApi {
     }
 
     async fn trim(&self, request: Request<proto::TrimRequest>) -> Result<Response<proto::TrimReply>, Status> {
+        let caller = caller_of(&request)?;
         let proto::TrimRequest { log: name, below } = request.into_inner();
-        convert::check_name_to_change(&name)?;
+        convert::check_name_to_change(&caller, &name)?;
+        caller.detail(format_args!("below {below}"));
         self.appends.shards()?.check(&name).await?;
         self.shared.backend.log(&name)?.trim(convert::position(below)?).await?;
         Ok(Response::new(proto::TrimReply {}))
@@ -130,8 +138,9 @@ impl ScalogService for ScalogApi {
         &self,
         request: Request<proto::ShardsRequest>,
     ) -> Result<Response<proto::ShardsReply>, Status> {
+        let caller = caller_of(&request)?;
         let name = request.into_inner().log;
-        convert::check_name(&name)?;
+        convert::check_name(&caller, &name)?;
         Ok(Response::new(ScalogApi::shards(self, &name).await?))
     }
 
@@ -139,15 +148,18 @@ impl ScalogService for ScalogApi {
         &self,
         request: Request<proto::AddShardRequest>,
     ) -> Result<Response<proto::ChangeShardReply>, Status> {
+        let caller = caller_of(&request)?;
         let proto::AddShardRequest { log, number, nodes } = request.into_inner();
-        Ok(Response::new(self.change(&log, convert::add(number, nodes)?).await?))
+        convert::check_name(&caller, &log)?;
+        Ok(Response::new(self.change(&caller, &log, convert::add(number, nodes)?).await?))
     }
 
     async fn finalize_shard(
         &self,
         request: Request<proto::FinalizeShardRequest>,
     ) -> Result<Response<proto::ChangeShardReply>, Status> {
+        let caller = caller_of(&request)?;
         let proto::FinalizeShardRequest { log, shard, after } = request.into_inner();
-        Ok(Response::new(self.change(&log, ShardChange::End { number: shard, after }).await?))
+        Ok(Response::new(self.change(&caller, &log, ShardChange::End { number: shard, after }).await?))
     }
 }

@@ -1,11 +1,12 @@
 //! The table service.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 
 use atoll_client::proto::table_service_server::TableService;
 use atoll_client::{Reason, proto};
 use atoll_door::backend::Refusal;
-use atoll_door::grpc::{AnswerRoom, Shared};
+use atoll_door::grpc::{AnswerRoom, Shared, caller_of};
 use atoll_tables::{Body, MAX_OPERATIONS, read};
 use prost::Message as _;
 use tokio_stream::Stream;
@@ -83,8 +84,11 @@ impl TableService for TableApi {
         &self,
         request: Request<proto::CreateTableRequest>,
     ) -> Result<Response<proto::TableReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
-        let table = convert::definition(request.table.unwrap_or_default())?;
+        let table = request.table.unwrap_or_default();
+        caller.on(&table.name)?;
+        let table = convert::definition(table)?;
         let name = table.name.clone();
         let body = Body::CreateTable { table };
         Ok(Response::new(write::change_and_show(&self.tables()?, request.write, body, name).await?))
@@ -94,7 +98,9 @@ impl TableService for TableApi {
         &self,
         request: Request<proto::DropTableRequest>,
     ) -> Result<Response<proto::DropTableReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
+        caller.on(&request.table)?;
         write::change(&self.tables()?, request.write, Body::DropTable { name: request.table }).await?;
         Ok(Response::new(proto::DropTableReply {}))
     }
@@ -103,7 +109,9 @@ impl TableService for TableApi {
         &self,
         request: Request<proto::ChangeTableRequest>,
     ) -> Result<Response<proto::TableReply>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
+        caller.on(&request.table)?;
         let next = "set add_column, drop_column, add_index or drop_index";
         let nothing = || Refusal::no(Reason::Invalid, "no change", next);
         let change = convert::change(request.change.ok_or_else(nothing)?)?;
@@ -115,8 +123,10 @@ impl TableService for TableApi {
         &self,
         request: Request<proto::DescribeTableRequest>,
     ) -> Result<Response<proto::TableReply>, Status> {
-        let tables = self.tables()?;
-        Ok(Response::new(tables.schema(request.into_inner().table).await?))
+        let caller = caller_of(&request)?;
+        let name = request.into_inner().table;
+        caller.on(&name)?;
+        Ok(Response::new(self.tables()?.schema(name).await?))
     }
 
     async fn list_tables(
@@ -124,10 +134,14 @@ impl TableService for TableApi {
         request: Request<proto::ListTablesRequest>,
     ) -> Result<Response<proto::ListTablesReply>, Status> {
         let room = request.extensions().get::<AnswerRoom>().cloned();
+        let caller = caller_of(&request)?;
         let tables = self.tables()?;
         let view = tables.view(false).await?;
         let reply = aside(&tables.reads, move || {
-            let tables = read::schemas(&view).map_err(|e| convert::read_refusal(&e))?;
+            let mut tables = read::schemas(&view).map_err(|e| convert::read_refusal(&e))?;
+            let names = caller.visible(tables.iter().map(|table| table.name.clone()).collect())?;
+            let visible: BTreeSet<String> = names.into_iter().collect();
+            tables.retain(|table| visible.contains(&table.name));
             let reply = proto::ListTablesReply { tables: tables.iter().map(convert::table).collect() };
             room.map_or(Ok(()), |room| room.take(reply.encoded_len()))?;
             Ok(reply)
@@ -137,7 +151,10 @@ impl TableService for TableApi {
 
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
         let room = request.extensions().get::<AnswerRoom>().cloned();
-        Ok(Response::new(self.get_rows(request.into_inner(), room).await?))
+        let caller = caller_of(&request)?;
+        let request = request.into_inner();
+        caller.on(&request.table)?;
+        Ok(Response::new(self.get_rows(request, room).await?))
     }
 
     async fn transact(
@@ -145,13 +162,21 @@ impl TableService for TableApi {
         request: Request<proto::TransactRequest>,
     ) -> Result<Response<proto::TransactReply>, Status> {
         let room = request.extensions().get::<AnswerRoom>().cloned();
-        Ok(Response::new(write::transact(&self.tables()?, request.into_inner(), room).await?))
+        let caller = caller_of(&request)?;
+        let request = request.into_inner();
+        // A transaction of too many operations is refused below.
+        for operation in request.operations.iter().take(MAX_OPERATIONS) {
+            caller.on_with(write::right_for(operation), &operation.table)?;
+        }
+        Ok(Response::new(write::transact(&self.tables()?, request, room).await?))
     }
 
     type ScanStream = Pin<Box<dyn Stream<Item = Result<proto::ScanReply, Status>> + Send>>;
 
     async fn scan(&self, request: Request<proto::ScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
+        let caller = caller_of(&request)?;
         let request = request.into_inner();
+        caller.on(&request.table)?;
         let tables = self.tables()?;
         let view = tables.view(request.stale).await?;
         let stream = scan::stream(&tables, &self.shared, view, request).await?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use atoll_auth::Right;
 use atoll_client::{Reason, proto};
 use atoll_core::codec::Encode;
 use atoll_db::View;
@@ -49,6 +50,15 @@ pub(crate) async fn change_and_show(
     change(tables, write, body).await?;
     // The node may be stopping, or another client may have dropped the table meanwhile: the change has happened nevertheless.
     tables.schema(name).await.map_err(Refusal::although_it_happened)
+}
+
+/// Returns the right that an operation needs on its table.
+pub(crate) fn right_for(operation: &proto::Operation) -> Right {
+    use proto::operation::Action;
+    match &operation.action {
+        Some(Action::Read(_) | Action::Check(_)) => Right::Read,
+        Some(Action::Put(_) | Action::Delete(_)) | None => Right::Write,
+    }
 }
 
 /// Performs the operations of a transaction in order, all or none.

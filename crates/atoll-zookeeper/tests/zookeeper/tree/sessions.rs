@@ -1,6 +1,9 @@
 //! Sessions in the replicated state: which node may expire them, and what is deleted with them (contracts X22).
 
 use super::support::{Replica, proposer};
+use atoll_core::Level;
+use atoll_db::Application;
+use atoll_zookeeper::ZooKeeper;
 use atoll_zookeeper::command::{
     AttachSession, CloseSession, Command, EndSession, ExpireSession, SessionAnswer, TakeOver,
 };
@@ -9,6 +12,9 @@ use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
 use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::request::{CreateRequest, Request, SetDataRequest};
+use atoll_zookeeper::session::secret::Secret;
+use atoll_zookeeper::session::state::Session;
+use atoll_zookeeper::tree::key;
 
 fn ephemeral(path: &str) -> Request<'_> {
     let acl = vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];
@@ -148,6 +154,35 @@ fn a_wrong_password_gets_what_a_session_that_is_gone_gets() {
         assert_eq!(replica.apply(proposer(2, 2), &Command::Attach(asked)), Err(ErrorCode::SessionExpired));
     }
     assert_eq!(replica.write(proposer(1, 1), session, &ephemeral("/e")).map(|_| ()), Ok(()));
+}
+
+/// Returns what is kept of a session.
+fn kept(replica: &Replica, session: i64) -> Secret {
+    Session::of_bytes(&replica.map.keys[&key::session(session)[..]]).unwrap().secret
+}
+
+#[test]
+fn a_session_of_an_older_program_keeps_its_password_only_until_its_client_returns() {
+    let (old, new) = (proposer(1, 1), proposer(2, 2));
+    let mut replica = Replica::default();
+    let [session, silent] = [replica.open(old), replica.open(old)];
+    assert_eq!(kept(&replica, session), Secret::Plain([7; 16]));
+    replica.version = Some(ZooKeeper::version_at(Level::CURRENT));
+    let [right, wrong] = [7, 8].map(|byte| Secret::hash_of(&[byte; 16]));
+    let by_hash = |password| AttachSession { session, password: Some(password), timeout_ms: 20_000 };
+    let refused = replica.apply(new, &Command::Attach(by_hash(wrong.bytes())));
+    assert_eq!(refused, Err(ErrorCode::SessionExpired));
+    replica.apply(new, &Command::Attach(by_hash(right.bytes()))).unwrap();
+    assert_eq!(kept(&replica, session), right);
+    // A command that an older program has written may still be in the log.
+    replica.apply(old, &attach(session)).unwrap();
+    assert_eq!(kept(&replica, session), right);
+    let gone = TakeOver { node: 1, incarnation: 1 };
+    replica.apply(new, &Command::TakeOver(gone)).unwrap();
+    assert_eq!(kept(&replica, silent), right, "another node holds the session now");
+    let opened = replica.open(new);
+    assert_eq!(kept(&replica, opened), right, "the password is not kept, even if it is in the command");
+    replica.audit();
 }
 
 #[test]

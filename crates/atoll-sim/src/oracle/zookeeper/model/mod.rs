@@ -14,6 +14,7 @@ use atoll_zookeeper::jute::reply::{Create2Reply, PathReply, StatReply};
 use atoll_zookeeper::jute::request::{CreateRequest, CreateTtlRequest, Request};
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
 use atoll_zookeeper::jute::{Jute, Reader};
+use atoll_zookeeper::session::secret::Secret;
 
 /// One life of a node: node id and incarnation.
 pub type Holder = (u32, u64);
@@ -86,10 +87,15 @@ impl Znode {
     }
 }
 
+/// Returns the hash of a password, which commands of early versions carry as it is.
+fn hashed(said: &[u8]) -> Vec<u8> {
+    Secret::of(said).map_or_else(|| said.to_vec(), |secret| secret.hashed().bytes().to_vec())
+}
+
 /// A session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// A client must know it to attach.
+    /// The hash of the password that a client must know to attach.
     pub password: Vec<u8>,
     /// In milliseconds. -1 if the session has ended but some of its ephemerals are not deleted yet.
     pub timeout_ms: i32,
@@ -288,7 +294,7 @@ impl Model {
                 self.opened += 1;
                 let id = (self.zxid >> 32) << 40 | self.opened;
                 let session = Session {
-                    password: new.password.unwrap_or_default().to_vec(),
+                    password: hashed(new.password.unwrap_or_default()),
                     timeout_ms: new.timeout_ms,
                     holder: by,
                     moves: 0,
@@ -299,7 +305,8 @@ impl Model {
             }
             Command::Attach(asked) => {
                 let known = self.sessions.get_mut(&asked.session);
-                let session = known.filter(|s| asked.password == Some(&s.password[..]) && s.timeout_ms >= 0);
+                let given = asked.password.map(hashed);
+                let session = known.filter(|s| given.as_ref() == Some(&s.password) && s.timeout_ms >= 0);
                 let session = session.ok_or(ErrorCode::SessionExpired)?;
                 session.moves += 1;
                 (session.holder, session.timeout_ms) = (by, asked.timeout_ms);
