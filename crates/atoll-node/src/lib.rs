@@ -21,6 +21,7 @@
 //! | `places/` | where the chains of logs can be outside of the cluster, and how they move |
 //! | `keyspaces.rs`, `keyspace_door.rs` | the keyspaces of the cluster; what the doors see of them |
 //! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
+//! | `kept.rs` | records in registers, which operators or nodes keep |
 //! | `backup/` | ships the database into an object store |
 //! | `rescue/` | makes a new data directory from what a lost cluster has left, or from a backup |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
@@ -39,6 +40,7 @@ mod duties;
 pub mod figures;
 pub mod host;
 mod keyspace_door;
+mod kept;
 pub mod keyspaces;
 pub mod logs;
 pub mod members;
