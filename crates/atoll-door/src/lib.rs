@@ -15,6 +15,7 @@
 //! | `grpc/` | the gRPC listener, which all doors share: connections, and limits of what a request may cost |
 //! | `metrics.rs` | `GET /metrics`, for the metrics of the node and of all doors |
 //! | `limits.rs` | limits of the lists and texts in requests, checked before any work |
+//! | `spec.rs` | converts the specification of a Loglet in a request |
 //! | `embedded.rs` | a door without a socket, for a program that runs a node in its own process |
 //!
 //! The doors themselves are crates in `crates/doors`, and `atoll-doors` lists those of the program.
@@ -30,6 +31,7 @@ pub mod metrics;
 mod node_view;
 pub mod positions;
 pub mod shards;
+pub mod spec;
 
 pub use backend::{
     Backend, DATABASE_LOG, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,

@@ -7,7 +7,7 @@
 //! | `read.rs` | the streaming read |
 //! | `chain_service.rs` | shows and reconfigures chains |
 //! | `names.rs` | opens logs by name, and protects the log of the database |
-//! | `records.rs`, `spec.rs` | check and convert what requests contain |
+//! | `records.rs` | checks and converts what requests contain |
 
 mod append_stream;
 mod chain_service;
@@ -15,7 +15,6 @@ mod log_service;
 mod names;
 mod read;
 mod records;
-mod spec;
 
 use atoll_client::proto::chain_service_server::ChainServiceServer;
 use atoll_client::proto::log_service_server::LogServiceServer;
