@@ -23,6 +23,7 @@
 //! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
 //! | `kept.rs` | records in registers, which operators or nodes keep |
 //! | `backup/` | ships the database into an object store |
+//! | `log_policy/` | what operators declare for single logs, and this node then does by itself |
 //! | `rescue/` | makes a new data directory from what a lost cluster has left, or from a backup |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
 //! | `mutants.rs` | known bugs that tests switch on |
@@ -39,9 +40,10 @@ mod door_view;
 mod duties;
 pub mod figures;
 pub mod host;
-mod keyspace_door;
 mod kept;
+mod keyspace_door;
 pub mod keyspaces;
+pub mod log_policy;
 pub mod logs;
 pub mod members;
 pub mod mutants;

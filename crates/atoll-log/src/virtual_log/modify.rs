@@ -31,8 +31,8 @@ struct Copy {
     sealed_config: SealedConfig,
 }
 
-/// A planned copy of a sealed segment. No chain names it yet. An attempt that fails may leave a part of it, and the next one continues there
-/// if the kind of its Loglet can.
+/// A planned copy of a sealed segment. No chain names it yet. An attempt that fails may leave a part of it, and the next one continues
+/// there if the kind of its Loglet can.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remake {
     /// The Loglet of the segment.
