@@ -63,7 +63,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(times).ok_or_else(wrong)
 }
 
-/// Returns a number of bytes as [`bytes`] parses it.
+/// Returns a number of bytes as people write it.
 pub fn of_bytes(bytes: u64) -> String {
     let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
     let fits = units.into_iter().find(|(times, _)| bytes > 0 && bytes.is_multiple_of(*times));
