@@ -17,6 +17,7 @@ use crate::proto::chain_service_client::ChainServiceClient;
 use crate::proto::cluster_service_client::ClusterServiceClient;
 use crate::proto::database_service_client::DatabaseServiceClient;
 use crate::proto::log_service_client::LogServiceClient;
+use crate::proto::policy_service_client::PolicyServiceClient;
 use crate::proto::{self, Chain, LevelsReply, LogletSpec, NodeInfo, NodeReply, Reason, StatusReply};
 use crate::scalog::Scalog;
 use crate::tables::Tables;
@@ -283,6 +284,52 @@ impl Client {
         self.connections
             .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
                 BackupServiceClient::new(channel).list(proto::ListBackupRequest {}).await
+            })
+            .await
+    }
+
+    /// Declares the policy of a log, in place of an earlier one. Idempotent.
+    pub async fn set_policy(&self, log: &str, policy: proto::LogPolicy) -> Result<proto::PolicyReply, Error> {
+        let request = proto::SetPolicyRequest { log: log.to_owned(), policy: Some(policy) };
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { PolicyServiceClient::new(channel).set(request).await }
+            })
+            .await
+    }
+
+    /// Ends the policy of a log. Idempotent.
+    pub async fn clear_policy(&self, log: &str) -> Result<proto::PolicyReply, Error> {
+        let request = proto::ClearPolicyRequest { log: log.to_owned() };
+        self.short(|channel| {
+            let request = request.clone();
+            async move { PolicyServiceClient::new(channel).clear(request).await }
+        })
+        .await
+    }
+
+    /// Returns the policy of a log, and what nodes did because of it.
+    pub async fn policy(&self, log: &str) -> Result<proto::PolicyReply, Error> {
+        let request = proto::ShowPolicyRequest { log: log.to_owned() };
+        self.short(|channel| {
+            let request = request.clone();
+            async move { PolicyServiceClient::new(channel).show(request).await }
+        })
+        .await
+    }
+
+    /// Returns what a policy would do now; without one, what the declared one would. Nothing is done.
+    pub async fn try_policy(
+        &self,
+        log: &str,
+        policy: Option<proto::LogPolicy>,
+    ) -> Result<proto::DryRunReply, Error> {
+        let request = proto::DryRunRequest { log: log.to_owned(), policy };
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { PolicyServiceClient::new(channel).dry_run(request).await }
             })
             .await
     }

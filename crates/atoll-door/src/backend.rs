@@ -285,6 +285,21 @@ pub trait BackupBackend: Send + Sync {
     fn list(&self) -> Pending<proto::ListBackupReply>;
 }
 
+/// The policies of the logs of a cluster.
+pub trait PolicyBackend: Send + Sync {
+    /// Declares the policy of a log. Idempotent.
+    fn set(&self, log: String, policy: proto::LogPolicy) -> Pending<proto::PolicyReply>;
+
+    /// Ends the policy of a log. Idempotent.
+    fn clear(&self, log: String) -> Pending<proto::PolicyReply>;
+
+    /// Returns the policy of a log, and what nodes did because of it.
+    fn show(&self, log: String) -> Pending<proto::PolicyReply>;
+
+    /// Returns what a policy would do now, or the declared one if there is none here.
+    fn dry_run(&self, log: String, policy: Option<proto::LogPolicy>) -> Pending<proto::DryRunReply>;
+}
+
 /// What a node offers to its doors.
 pub trait Backend: Send + Sync {
     /// Returns the id of this node.
@@ -328,6 +343,11 @@ pub trait Backend: Send + Sync {
 
     /// Returns the backup of the database, if this node offers it.
     fn backups(&self) -> Option<Arc<dyn BackupBackend>> {
+        None
+    }
+
+    /// Returns the policies of logs, if this node follows them.
+    fn policies(&self) -> Option<Arc<dyn PolicyBackend>> {
         None
     }
 

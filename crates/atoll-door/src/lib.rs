@@ -16,6 +16,7 @@
 //! | `metrics.rs` | `GET /metrics`, for the metrics of the node and of all doors |
 //! | `audit.rs` | the audit log |
 //! | `limits.rs` | limits of the lists and texts in requests, checked before any work |
+//! | `spec.rs` | converts the specification of a Loglet in a request |
 //! | `embedded.rs` | a door without a socket, for a program that runs a node in its own process |
 //!
 //! The doors themselves are crates in `crates/doors`, and `atoll-doors` lists those of the program.
@@ -32,6 +33,7 @@ pub mod metrics;
 mod node_view;
 pub mod positions;
 pub mod shards;
+pub mod spec;
 
 pub use audit::Audit;
 pub use backend::{

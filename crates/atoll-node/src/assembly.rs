@@ -13,6 +13,7 @@ use atoll_log::virtual_log::Options as LogOptions;
 
 use crate::backup::{self, Backups};
 use crate::keyspaces::Keyspaces;
+use crate::log_policy::LogPolicies;
 use crate::logs::Logs;
 use crate::members::change::{ChangeError, Changes};
 use crate::members::cluster::NodeCluster;
@@ -23,6 +24,7 @@ use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
+use crate::named::Named;
 use crate::places::role::PlaceRole;
 use crate::places::{ConfiguredPlaceError, Places};
 use crate::policy::{BackFiller, Collector, Guardian, ShardAdder};
@@ -120,6 +122,8 @@ pub struct NodeParts {
     pub guardian: Guardian,
     /// Adds shards to logs, if an operator wants that.
     pub shard_adder: ShardAdder,
+    /// The policies of logs.
+    pub log_policies: LogPolicies,
     /// Changes the table of members.
     pub changes: Changes,
     /// Changes the feature level.
@@ -196,6 +200,14 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
     );
     let changes = Changes::new(env.clone(), registers.register(REGISTER), members.clone());
     cluster.settle(changes.clone());
+    let log_policies = LogPolicies::new(
+        env.clone(),
+        registers.clone(),
+        logs.clone(),
+        members.clone(),
+        Named::new(env.clone(), changes.clone(), logs.registry().clone()),
+        options.timings.clone(),
+    );
     let level_register = registers.register(levels::REGISTER);
     let upgrades = Upgrades::new(env.clone(), level_register, members.clone(), changes.clone());
     let node = NodeParts {
@@ -209,6 +221,7 @@ pub fn assemble(parts: Parts) -> Result<Assembly, AssemblyError> {
         backups,
         guardian,
         shard_adder,
+        log_policies,
         changes,
         upgrades,
         procedures: Arc::new(Mutex::new(procedures)),
@@ -251,6 +264,7 @@ impl NodeParts {
         let collector = Collector { env: self.env.clone(), logs: self.logs.clone(), every };
         self.env.spawn("collect", Box::pin(collector.run()));
         self.env.spawn("shards.add", Box::pin(self.shard_adder.clone().run()));
+        self.env.spawn("policies", Box::pin(self.log_policies.clone().run()));
         self.env.spawn("keyspaces.tend", Box::pin(self.keyspaces.clone().tend(every)));
         self.keep_joined().await;
     }

@@ -8,8 +8,8 @@ use atoll_client::{Reason, proto};
 use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_door::backend::{
-    Backend, BackupBackend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, PositionBackend,
-    ReadRecords, Refusal, Room, ShardBackend, Submitted, no_database,
+    Backend, BackupBackend, KeyspaceBackend, LogBackend, LogRecords, Operations, Pending, PolicyBackend,
+    PositionBackend, ReadRecords, Refusal, Room, ShardBackend, Submitted, no_database,
 };
 use atoll_log::Incision;
 use atoll_log::surgery::Record;
@@ -20,6 +20,7 @@ use crate::backup::Backups;
 use crate::duties::duties;
 use crate::keyspace_door::KeyspaceDoor;
 use crate::keyspaces::Keyspaces;
+use crate::log_policy::LogPolicies;
 use crate::logs::Logs;
 use crate::members::change::Changes;
 use crate::named::Named;
@@ -46,6 +47,7 @@ pub struct NodeBackend {
     keyspaces: Option<Keyspaces>,
     database: DatabaseCell,
     backups: Option<Backups>,
+    policies: Option<LogPolicies>,
 }
 
 impl NodeBackend {
@@ -61,8 +63,8 @@ impl NodeBackend {
         let client = ClientId(env.random().max(1));
         let named = Named::new(env.clone(), changes, logs.registry().clone());
         let (node, database) = (env.node(), DatabaseCell::default());
-        let (keyspaces, backups) = (None, None);
-        NodeBackend { node, client, logs, places, named, operations, keyspaces, database, backups }
+        let (keyspaces, backups, policies) = (None, None, None);
+        NodeBackend { node, client, logs, places, named, operations, keyspaces, database, backups, policies }
     }
 
     fn view(&self, log: Arc<VirtualLog>) -> LogView {
@@ -79,6 +81,12 @@ impl NodeBackend {
     #[must_use]
     pub fn with_backups(self, backups: Backups) -> Self {
         NodeBackend { backups: Some(backups), ..self }
+    }
+
+    /// Sets the policies of logs.
+    #[must_use]
+    pub fn with_policies(self, policies: LogPolicies) -> Self {
+        NodeBackend { policies: Some(policies), ..self }
     }
 
     /// Sets the cell that holds the database once it is open.
@@ -148,10 +156,14 @@ impl Backend for NodeBackend {
     }
 
     fn delete(&self, name: &str) -> Pending<bool> {
-        let logs = self.logs.clone();
+        let (logs, policies) = (self.logs.clone(), self.policies.clone());
         let name = name.to_owned();
         Box::pin(async move {
             let log = open(&logs, &name)?;
+            if let Some(policies) = policies {
+                // First: a log that is created anew must not begin with a policy that trims it.
+                policies.withdraw(name.clone()).await.map_err(|_| Refusal::stopping())??;
+            }
             wait(log.delete(), |deleted| deleted, |error| reconfig_refusal(&error)).await
         })
     }
@@ -187,6 +199,10 @@ impl Backend for NodeBackend {
 
     fn backups(&self) -> Option<Arc<dyn BackupBackend>> {
         self.backups.clone().map(|backups| Arc::new(backups) as Arc<dyn BackupBackend>)
+    }
+
+    fn policies(&self) -> Option<Arc<dyn PolicyBackend>> {
+        self.policies.clone().map(|policies| Arc::new(policies) as Arc<dyn PolicyBackend>)
     }
 
     fn database(&self) -> Option<atoll_db::Database> {

@@ -76,6 +76,10 @@ impl Figures for NodeFigures {
         add("reconfigurations_total", Some(("reason", "rebuild".into())), deeds.rebuilt as f64);
         add("reconfigurations_failed_total", None, deeds.failed as f64);
         add("shards_added_total", None, self.parts.shard_adder.added().shards as f64);
+        add("policies", None, self.parts.log_policies.declared() as f64);
+        let policies = self.parts.log_policies.counts();
+        add("policy_actions_total", None, policies.done as f64);
+        add("policy_actions_failed_total", None, policies.failed as f64);
         if let Some(database) = self.parts.database.get() {
             let h = database.health();
             add("db_applied_position", None, h.applied_below.0 as f64);

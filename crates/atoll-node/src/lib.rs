@@ -21,7 +21,9 @@
 //! | `places/` | where the chains of logs can be outside of the cluster, and how they move |
 //! | `keyspaces.rs`, `keyspace_door.rs` | the keyspaces of the cluster; what the doors see of them |
 //! | `policy/` | when a node moves a log, or rebuilds a segment, by itself |
+//! | `kept.rs` | records in registers, which operators or nodes keep |
 //! | `backup/` | ships the database into an object store |
+//! | `log_policy/` | what operators declare for single logs, and this node then does by itself |
 //! | `rescue/` | makes a new data directory from what a lost cluster has left, or from a backup |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
 //! | `mutants.rs` | known bugs that tests switch on |
@@ -38,8 +40,10 @@ mod door_view;
 mod duties;
 pub mod figures;
 pub mod host;
+mod kept;
 mod keyspace_door;
 pub mod keyspaces;
+pub mod log_policy;
 pub mod logs;
 pub mod members;
 pub mod mutants;

@@ -340,6 +340,12 @@ impl Logs {
         &self.0.registry
     }
 
+    /// Returns the kind of the first Loglet of a new log, or an empty string if there is no kind.
+    pub fn first_kind(&self) -> &str {
+        let first = self.0.options.first_kind.as_deref();
+        first.or_else(|| self.0.registry.kinds().next()).unwrap_or_default()
+    }
+
     /// Returns the maximum number of segments in the chain of a log.
     pub fn max_segments(&self) -> usize {
         self.0.options.max_segments

@@ -18,6 +18,10 @@ atoll_core::mutants! {
     POLICY_FIRST_BROKEN = "PolicyFirstBroken", caught by ["broken-segments"];
     /// A shard is added as soon as one is full, without a pause after the last one.
     POLICY_ONE_FULL_SHARD = "PolicyOneFullShard", caught by ["scalog-full"];
+    /// The policy of a log trims a segment that must stay yet.
+    POLICY_TRIMS_ONE_MORE = "PolicyTrimsOneMore", caught by ["policy"];
+    /// The policy of a log switches as soon as the replicas change, and again at once.
+    POLICY_FLAPS = "PolicyFlaps", caught by ["policy"];
     /// Operations that begin while nobody has opened a keyspace yet open it for each of them.
     KEYSPACES_OPENS_EACH = "KeyspacesOpensEach", caught by [];
 }

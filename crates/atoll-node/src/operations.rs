@@ -235,9 +235,17 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         chain_bytes: chain.chain.size_bytes() as u64,
         chain_bytes_max: MAX_CHAIN_BYTES as u64,
         duties: provider.map(|p| duties(&**p, &active.config)).unwrap_or_default(),
-        last_action: parts.shard_adder.added().last.remove(&log.name).unwrap_or_default(),
+        last_action: last_action(parts, &log.name),
         registers: parts.places.of(&log.name).map(|at| at.place).unwrap_or_default(),
     }
+}
+
+/// Returns what nodes last did to a log by themselves, or could not do, because of its policy or because its shards are full.
+fn last_action(parts: &NodeParts, log: &str) -> String {
+    let of_policy = parts.log_policies.last_action(log);
+    let of_shards = parts.shard_adder.added().last.remove(log).unwrap_or_default();
+    let words = [of_shards, of_policy].into_iter().filter(|words| !words.is_empty());
+    words.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns what an operator should do before the chain is full, or an empty string while there is room.

@@ -411,7 +411,8 @@ impl SharedListeners {
         let backend = NodeBackend::new(env, logs, parts.places.clone(), changes, operations)
             .with_keyspaces(parts.keyspaces.clone())
             .with_database(parts.database.clone())
-            .with_backups(parts.backups.clone());
+            .with_backups(parts.backups.clone())
+            .with_policies(parts.log_policies.clone());
         let backend = Arc::new(backend);
         let services = services_of(doors, backend, Limits::default().with_connections(connections), gate);
         let figures = doors.iter().filter_map(|door| door.figures()).collect();

@@ -27,6 +27,7 @@ const APIS: [Api; 2] = [
             "atoll/v1/database.proto",
             "atoll/v1/backup.proto",
             "atoll/v1/auth.proto",
+            "atoll/v1/policy.proto",
             "atoll/keyspace/v1/keyspace.proto",
             "atoll/corfu/v1/corfu.proto",
             "atoll/scalog/v1/scalog.proto",

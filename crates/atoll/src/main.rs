@@ -40,6 +40,8 @@ enum Verb {
     Log(cli::log::LogArgs),
     /// Show and change the segments of a log
     Chain(cli::chain::ChainArgs),
+    /// Declare what the nodes do with a log by themselves: where it is, what becomes cold, what is kept
+    Policy(cli::policy::PolicyArgs),
     /// Show health, tails and lag, per node
     Status(cli::status::StatusArgs),
     /// List and change the members of the cluster
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         Verb::Backup(args) => cli::run(&args.common, cli::backup::run(&args)),
         Verb::Log(args) => cli::run(&args.common, cli::log::run(&args)),
         Verb::Chain(args) => cli::run(&args.common, cli::chain::run(&args)),
+        Verb::Policy(args) => cli::run(&args.common, cli::policy::run(&args)),
         Verb::Status(args) => cli::run(&args.common, cli::status::run(&args)),
         Verb::Node(args) => cli::run(&args.common, cli::node::run(&args)),
         Verb::Cluster(args) => cli::run(&args.common, cli::cluster::run(&args)),

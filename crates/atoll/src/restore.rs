@@ -11,9 +11,10 @@ use atoll_node::rescue::{Chosen, Progress, RestoreError, Restored, from_backup};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::cli::backup::{date, open};
+use crate::cli::backup::open;
 use crate::cli::calendar::timestamp;
 use crate::cli::grouped;
+use crate::cli::spans::date;
 use crate::serve::config::{Config, Overrules};
 use crate::serve::{BAD_CONFIG, doors, log_to_stderr, node_config};
 

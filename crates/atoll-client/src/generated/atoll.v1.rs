@@ -499,7 +499,8 @@ pub struct LogInfo {
     /// Which node does what for the active segment.
     #[prost(message, repeated, tag = "13")]
     pub duties: ::prost::alloc::vec::Vec<Duty>,
-    /// What the node that answers last did, or could not do, because its shards are full, and the reason; empty if nothing.
+    /// What a node last did to the log by itself, or could not do, because of its policy or because its shards are full, and the reason;
+    /// empty if nothing.
     #[prost(string, tag = "14")]
     pub last_action: ::prost::alloc::string::String,
     /// The name of the registers outside of the cluster that hold the chain; empty if the cluster holds it itself.
@@ -6013,6 +6014,660 @@ pub mod auth_service_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "atoll.v1.AuthService";
     impl<T> tonic::server::NamedService for AuthServiceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Where the active segment of a log should be.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PlacementPolicy {
+    /// The kind of a converged loglet, whose servers are nodes with a replica of the database; empty: native.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// With fewer live replicas than this, the log moves to `elsewhere`, and returns later. 0 without `elsewhere`: it never leaves.
+    #[prost(uint32, tag = "2")]
+    pub least_replicas: u32,
+    #[prost(message, optional, tag = "3")]
+    pub elsewhere: ::core::option::Option<LogletSpec>,
+    /// How long too few replicas must live before the log leaves, in milliseconds.
+    #[prost(uint64, optional, tag = "4")]
+    pub settle_ms: ::core::option::Option<u64>,
+    /// How long enough replicas must live before the log returns.
+    #[prost(uint64, optional, tag = "5")]
+    pub return_ms: ::core::option::Option<u64>,
+    /// The least time between two switches.
+    #[prost(uint64, optional, tag = "6")]
+    pub rest_ms: ::core::option::Option<u64>,
+}
+/// Which sealed segments move to a store outside of the nodes. At least one of the two limits is set.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ColdPolicy {
+    #[prost(message, optional, tag = "1")]
+    pub to: ::core::option::Option<LogletSpec>,
+    /// Those that were sealed so long ago, in milliseconds.
+    #[prost(uint64, optional, tag = "2")]
+    pub age_ms: ::core::option::Option<u64>,
+    /// The oldest, while all that have not moved have more bytes than this together.
+    #[prost(uint64, optional, tag = "3")]
+    pub hot_bytes: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogPolicy {
+    #[prost(message, optional, tag = "1")]
+    pub placement: ::core::option::Option<PlacementPolicy>,
+    #[prost(message, optional, tag = "2")]
+    pub cold: ::core::option::Option<ColdPolicy>,
+    /// Segments that were sealed so long ago are trimmed, in milliseconds.
+    #[prost(uint64, optional, tag = "3")]
+    pub keep_age_ms: ::core::option::Option<u64>,
+    /// The oldest sealed segments are trimmed as long as so many bytes stay.
+    #[prost(uint64, optional, tag = "4")]
+    pub keep_bytes: ::core::option::Option<u64>,
+    /// A segment is sealed once it is so old, or has so many bytes. Unset: a quarter of the least limit above.
+    #[prost(uint64, optional, tag = "5")]
+    pub segment_age_ms: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub segment_bytes: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetPolicyRequest {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub policy: ::core::option::Option<LogPolicy>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClearPolicyRequest {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShowPolicyRequest {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DryRunRequest {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+    /// Unset: the declared one.
+    #[prost(message, optional, tag = "2")]
+    pub policy: ::core::option::Option<LogPolicy>,
+}
+/// Something that a node did because of a policy.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyAction {
+    /// When it began, in milliseconds since the Unix epoch, as the node sees it.
+    #[prost(uint64, tag = "1")]
+    pub at_ms: u64,
+    #[prost(uint32, tag = "2")]
+    pub node: u32,
+    /// place, trim, seal or cool.
+    #[prost(string, tag = "3")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub what: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    /// How many attempts there were.
+    #[prost(uint32, tag = "6")]
+    pub attempts: u32,
+    /// begun, done, failed, or unknown: it may have happened.
+    #[prost(string, tag = "7")]
+    pub outcome: ::prost::alloc::string::String,
+    /// Why it failed or is unknown.
+    #[prost(string, tag = "8")]
+    pub error: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PolicyReply {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+    /// Unset: the log has none.
+    #[prost(message, optional, tag = "2")]
+    pub policy: ::core::option::Option<LogPolicy>,
+    /// The newest last.
+    #[prost(message, repeated, tag = "3")]
+    pub actions: ::prost::alloc::vec::Vec<PolicyAction>,
+    /// The node that answers, and whether it is the one that acts.
+    #[prost(uint32, tag = "4")]
+    pub node: u32,
+    #[prost(bool, tag = "5")]
+    pub acts: bool,
+}
+/// An action that a policy demands.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyStep {
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub what: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DryRunReply {
+    #[prost(string, tag = "1")]
+    pub log: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub steps: ::prost::alloc::vec::Vec<PolicyStep>,
+    /// What must wait, and why.
+    #[prost(string, repeated, tag = "3")]
+    pub waits: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The node that answers.
+    #[prost(uint32, tag = "4")]
+    pub node: u32,
+}
+/// Generated client implementations.
+pub mod policy_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// What operators declare for single logs, and the nodes then do by themselves. A policy belongs to its log, and ends when the log is deleted.
+    #[derive(Debug, Clone)]
+    pub struct PolicyServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl PolicyServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> PolicyServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> PolicyServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            PolicyServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Declares the whole policy of a log, in place of an earlier one. Refused with the first contradiction. Idempotent.
+        pub async fn set(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetPolicyRequest>,
+        ) -> std::result::Result<tonic::Response<super::PolicyReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.PolicyService/Set",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.PolicyService", "Set"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends the policy of a log. What was done because of it stays. Idempotent.
+        pub async fn clear(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ClearPolicyRequest>,
+        ) -> std::result::Result<tonic::Response<super::PolicyReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.PolicyService/Clear",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.PolicyService", "Clear"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The policy of a log, and what nodes did because of it.
+        pub async fn show(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShowPolicyRequest>,
+        ) -> std::result::Result<tonic::Response<super::PolicyReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.PolicyService/Show",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.PolicyService", "Show"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What a policy would do now, as the node that is asked sees the log. Nothing is done, and nothing is written.
+        pub async fn dry_run(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DryRunRequest>,
+        ) -> std::result::Result<tonic::Response<super::DryRunReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/atoll.v1.PolicyService/DryRun",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("atoll.v1.PolicyService", "DryRun"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+#[cfg(feature = "server")]
+pub mod policy_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with PolicyServiceServer.
+    #[async_trait]
+    pub trait PolicyService: std::marker::Send + std::marker::Sync + 'static {
+        /// Declares the whole policy of a log, in place of an earlier one. Refused with the first contradiction. Idempotent.
+        async fn set(
+            &self,
+            request: tonic::Request<super::SetPolicyRequest>,
+        ) -> std::result::Result<tonic::Response<super::PolicyReply>, tonic::Status>;
+        /// Ends the policy of a log. What was done because of it stays. Idempotent.
+        async fn clear(
+            &self,
+            request: tonic::Request<super::ClearPolicyRequest>,
+        ) -> std::result::Result<tonic::Response<super::PolicyReply>, tonic::Status>;
+        /// The policy of a log, and what nodes did because of it.
+        async fn show(
+            &self,
+            request: tonic::Request<super::ShowPolicyRequest>,
+        ) -> std::result::Result<tonic::Response<super::PolicyReply>, tonic::Status>;
+        /// What a policy would do now, as the node that is asked sees the log. Nothing is done, and nothing is written.
+        async fn dry_run(
+            &self,
+            request: tonic::Request<super::DryRunRequest>,
+        ) -> std::result::Result<tonic::Response<super::DryRunReply>, tonic::Status>;
+    }
+    /// What operators declare for single logs, and the nodes then do by themselves. A policy belongs to its log, and ends when the log is deleted.
+    #[derive(Debug)]
+    pub struct PolicyServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> PolicyServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for PolicyServiceServer<T>
+    where
+        T: PolicyService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/atoll.v1.PolicyService/Set" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetSvc<T: PolicyService>(pub Arc<T>);
+                    impl<
+                        T: PolicyService,
+                    > tonic::server::UnaryService<super::SetPolicyRequest>
+                    for SetSvc<T> {
+                        type Response = super::PolicyReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetPolicyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PolicyService>::set(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.PolicyService/Clear" => {
+                    #[allow(non_camel_case_types)]
+                    struct ClearSvc<T: PolicyService>(pub Arc<T>);
+                    impl<
+                        T: PolicyService,
+                    > tonic::server::UnaryService<super::ClearPolicyRequest>
+                    for ClearSvc<T> {
+                        type Response = super::PolicyReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ClearPolicyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PolicyService>::clear(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ClearSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.PolicyService/Show" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShowSvc<T: PolicyService>(pub Arc<T>);
+                    impl<
+                        T: PolicyService,
+                    > tonic::server::UnaryService<super::ShowPolicyRequest>
+                    for ShowSvc<T> {
+                        type Response = super::PolicyReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShowPolicyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PolicyService>::show(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShowSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/atoll.v1.PolicyService/DryRun" => {
+                    #[allow(non_camel_case_types)]
+                    struct DryRunSvc<T: PolicyService>(pub Arc<T>);
+                    impl<
+                        T: PolicyService,
+                    > tonic::server::UnaryService<super::DryRunRequest>
+                    for DryRunSvc<T> {
+                        type Response = super::DryRunReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DryRunRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as PolicyService>::dry_run(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DryRunSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for PolicyServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "atoll.v1.PolicyService";
+    impl<T> tonic::server::NamedService for PolicyServiceServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -84,6 +84,7 @@ mod window;
 pub use append::LogRecord;
 pub use atoll_contract::Trouble;
 pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step, SurgeryError, TrimError};
+pub use modify::Remake;
 pub use options::{Options, TroubleObserver};
 pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use positions::{ActivePositions, PositionError, PositionOp};
@@ -469,6 +470,30 @@ impl VirtualLog {
     ) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.modify", async move { me.modify(loglet, Some(start), spec).await })
+    }
+
+    /// Plans what [`VirtualLog::modify_at`] does, for a caller that repeats failed attempts. Nothing is copied yet.
+    pub fn plan_remake(
+        &self,
+        loglet: LogletId,
+        start: LogPos,
+        spec: LogletSpec,
+    ) -> Ticket<Result<Remake, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.modify", async move { me.plan_remake(loglet, Some(start), spec).await })
+    }
+
+    /// Makes a planned copy, compares it, and puts it in place. After a failure, another call continues where this one ended, if the kind
+    /// of the copy can. The caller must then repeat the call, or give the copy up.
+    pub fn remake(&self, remake: Remake) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.modify", async move { me.remake(&remake).await })
+    }
+
+    /// Deletes what attempts at a planned copy have left. Only for a caller whose attempts have all ended, none of them with an install
+    /// without an answer, which may have put the copy in place.
+    pub fn give_up(&self, remake: &Remake) {
+        self.0.give_up(remake);
     }
 
     /// Begins surgery on an entry: nobody who has read the new chain, or a later one, reads the position. The caller must then make sure

@@ -31,35 +31,81 @@ struct Copy {
     sealed_config: SealedConfig,
 }
 
+/// A planned copy of a sealed segment. No chain names it yet. An attempt that fails may leave a part of it, and the next one continues
+/// there if the kind of its Loglet can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remake {
+    /// The Loglet of the segment.
+    pub of: LogletId,
+    start: Option<LogPos>,
+    id: LogletId,
+    kind: String,
+    config: Bytes,
+}
+
+/// Whether a chain may name the copy although the attempt failed: only after an install without an answer.
+fn is_open(error: &ReconfigError) -> bool {
+    matches!(error, ReconfigError::Unavailable { step: Step::Install, .. })
+}
+
 impl Shared {
     pub(super) async fn modify(
         self: &Arc<Self>,
         loglet: LogletId,
         start: Option<LogPos>,
-        mut spec: LogletSpec,
+        spec: LogletSpec,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
+        let remake = self.plan_remake(loglet, start, spec).await?;
+        let done = self.remake(&remake).await;
+        // The collector spares a copy while its source is in the chain, so nobody else would delete it.
+        if done.as_ref().is_err_and(|e| !is_open(e)) {
+            self.give_up(&remake);
+        }
+        done
+    }
+
+    /// Plans the copy of a sealed segment. Nothing is copied yet.
+    pub(super) async fn plan_remake(
+        self: &Arc<Self>,
+        loglet: LogletId,
+        start: Option<LogPos>,
+        mut spec: LogletSpec,
+    ) -> Result<Remake, ReconfigError> {
         // Remove segments below the trim first. After that, only the first segment can have a trimmed head.
         let chain = self.truncate().await?;
         let segment = self.segment_of(&chain, loglet, start).await?;
-        let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(loglet)) };
+        if segment.stop.is_none() {
+            return Err(ReconfigError::NotSealed(loglet));
+        }
         let provider = self.registry.provider(spec.kind.as_deref().unwrap_or(&segment.kind))?.clone();
         let previous = (segment.kind == provider.kind()).then_some(&segment.config);
         let newest = chain.chain.segments().iter().rev().take(HOLDERS_OF);
         spec.held = self.holders_in(std::iter::once(&segment).chain(newest));
         let config = provider.plan(&spec, previous).await?;
-        let id = self.draw_loglet(Origin::Modify(loglet));
+        let (id, kind) = (self.draw_loglet(Origin::Modify(loglet)), provider.kind().to_owned());
+        Ok(Remake { of: loglet, start, id, kind, config })
+    }
+
+    /// Makes a planned copy, compares it, and puts it in place.
+    pub(super) async fn remake(
+        self: &Arc<Self>,
+        remake: &Remake,
+    ) -> Result<Arc<VersionedChain>, ReconfigError> {
+        let chain = self.truncate().await?;
+        let segment = self.segment_of(&chain, remake.of, remake.start).await?;
+        let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(remake.of)) };
+        let provider = self.registry.provider(&remake.kind)?.clone();
         let start = segment.start.max(chain.chain.trim()).min(stop);
-        let done = match self.copy(&segment, start..stop, &provider, id, config.clone()).await {
-            Ok(copy) => self.put_in_place(&segment, copy).await,
-            Err(e) => Err(e),
-        };
-        // The collector spares a copy while its source is in the chain, so nobody else would delete it. Only after an install without an
-        // answer may a chain name it.
-        let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
-        if done.as_ref().is_err_and(|e| !is_open(e)) {
-            self.discard(provider, id, config);
+        let copy = self.copy(&segment, start..stop, &provider, remake.id, remake.config.clone()).await?;
+        self.put_in_place(&segment, copy).await
+    }
+
+    /// Deletes what attempts at a planned copy have left. No attempt may be under way, and none may have ended with an install without an
+    /// answer.
+    pub(super) fn give_up(&self, remake: &Remake) {
+        if let Ok(provider) = self.registry.provider(&remake.kind) {
+            self.discard(provider.clone(), remake.id, remake.config.clone());
         }
-        done
     }
 
     /// Copies exactly the entries of the segment, none beyond its stop, then reads and compares both (vlog-M1, vlog-M2).
@@ -237,6 +283,7 @@ async fn read(
     match loglet.read(range, PAGE_BYTES, ReadFrom::Anywhere).await {
         Ok(got) if !got.entries.is_empty() => Ok(got.entries),
         Ok(_) => Err(ReconfigError::Copy(ReadError::BeyondTail(Offset::ZERO).to_string())),
+        Err(ReadError::Unavailable(why)) => Err(ReconfigError::Unavailable { step: Step::ReadChain, why }),
         Err(e) => Err(ReconfigError::Copy(e.to_string())),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{Cluster, spec};
-use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, PlanError, ReadFrom, Version};
+use atoll_contract::{ClientId, LogPos, LogletSpec, Offset, OpId, PlanError, ReadFrom, Version};
 use atoll_core::Budget;
 use atoll_core::NodeId;
 use atoll_log::virtual_log::{ReconfigError, Trouble, TroubleObserver, VirtualLog};
@@ -365,6 +365,49 @@ fn a_stale_handle_reads_what_was_remapped_and_learns_of_trims() {
     assert!(matches!(c.run(1, active).unwrap(), Err(ReconfigError::NotSealed(_))));
     let gone = log.modify(first, LogletSpec::default());
     assert_eq!(c.run(1, gone).unwrap(), Err(ReconfigError::NoSuchSegment(first)));
+}
+
+#[test]
+fn a_planned_copy_is_tried_again_and_one_that_is_given_up_leaves_nothing() {
+    let mut c = Cluster::new(12, 3);
+    let log = c.created("memory");
+    for seq in 1..=10 {
+        append(&mut c, 1, &log, 1, seq);
+    }
+    let first = log.chain().unwrap().chain.active().loglet;
+    let active = log.plan_remake(first, LogPos(0), spec("shuffled"));
+    assert_eq!(c.run(1, active).unwrap(), Err(ReconfigError::NotSealed(first)));
+    let extend = log.extend(LogletSpec::default());
+    c.run(1, extend).unwrap().unwrap();
+    let plan = log.plan_remake(first, LogPos(0), spec("shuffled"));
+    let remake = c.run(1, plan).unwrap().unwrap();
+    let planned = c.servers.planned();
+    // Nobody has the end of the segment for now.
+    c.servers.faults(|f| f.unread_below.extend([(first, Offset(10))]));
+    let tried = log.remake(remake.clone());
+    assert!(matches!(c.run(1, tried).unwrap(), Err(ReconfigError::Unavailable { .. })));
+    c.servers.faults(|f| f.unread_below.clear());
+    let again = log.remake(remake.clone());
+    let chain = c.run(1, again).unwrap().unwrap();
+    assert_eq!(chain.chain.segments()[0].kind, "shuffled");
+    assert_eq!(c.servers.planned(), planned, "it is the same copy");
+    let late = log.remake(remake);
+    assert_eq!(c.run(1, late).unwrap(), Err(ReconfigError::NoSuchSegment(first)));
+    // Another one is planned, tried in vain and given up.
+    let copy = chain.chain.segments()[0].loglet;
+    let plan = log.plan_remake(copy, LogPos(0), spec("memory"));
+    let remake = c.run(1, plan).unwrap().unwrap();
+    c.driver.run_for(Duration::from_secs(20));
+    let before = c.servers.loglets();
+    c.servers.faults(|f| f.damaged.extend([copy]));
+    let tried = log.remake(remake.clone());
+    assert!(c.run(1, tried).unwrap().is_err());
+    c.servers.faults(|f| f.damaged.clear());
+    log.give_up(&remake);
+    c.driver.run_for(Duration::from_secs(20));
+    assert!(c.servers.loglets() <= before);
+    let read = log.read(LogPos(0)..LogPos(10), 10_000, ReadFrom::Anywhere);
+    assert_eq!(c.run(1, read).unwrap().unwrap().entries.len(), 10);
 }
 
 #[test]

@@ -4,33 +4,18 @@ use std::time::Duration;
 
 use atoll_backup::{Backup, BackupError, Folder, Shipper, SnapshotInfo, Source};
 use atoll_client::{Reason, proto};
-use atoll_contract::RegisterError;
 use atoll_door::DATABASE_LOG as LOG;
 use atoll_door::backend::{BackupBackend, Pending, Refusal, no_database};
 
-use super::plan::{self, BackupPlan, PlanError};
+use super::plan::BackupPlan;
 use super::source::ReplicaSource;
 use super::state::{Backups, Replica};
+use crate::kept;
 
 /// How long a node tries a store before it refuses a start.
 const TRY_FOR: Duration = Duration::from_secs(15);
 /// How long a list may take.
 const LIST_WITHIN: Duration = Duration::from_secs(60);
-
-fn plan_refusal(error: &PlanError) -> Refusal {
-    let words = error.to_string();
-    match error {
-        PlanError::Register(RegisterError::Unknown(_)) => {
-            Refusal::unknown(Reason::Unavailable, words, "ask again; the request may be repeated")
-        }
-        PlanError::Register(_) | PlanError::Contended => {
-            Refusal::no(Reason::Unavailable, words, "try again when a majority of nodes is up")
-        }
-        PlanError::Unreadable(_) => {
-            Refusal::no(Reason::Refused, words, "was it written by a newer version of this program?")
-        }
-    }
-}
 
 fn refusal(error: &BackupError) -> Refusal {
     let words = error.to_string();
@@ -104,7 +89,7 @@ impl Backups {
     }
 
     async fn find_plan(&self) -> Result<Option<BackupPlan>, Refusal> {
-        plan::read(&*self.0.register).await.map_err(|error| plan_refusal(&error))
+        kept::read(&*self.0.register).await.map_err(|error| error.refusal())
     }
 
     fn folder(&self, replica: &Replica, url: &str) -> Result<Folder, Refusal> {
@@ -168,25 +153,22 @@ impl Backups {
         let open = Shipper::open(folder, next.id, replica.wall_ms());
         self.0.env.within(TRY_FOR, open).await.map_err(|_| late())?.map_err(|error| refusal(&error))?;
         let id = next.id;
-        let change = |old| planned(old, &request, id);
-        let plan = plan::change(&self.0.env, &*self.0.register, change).await;
-        let plan = plan.map_err(|error| plan_refusal(&error))?;
+        let change = |old| Some(planned(old, &request, id));
+        let plan = kept::change(&self.0.env, &*self.0.register, change).await;
+        let plan = plan.map_err(|error| error.refusal())?;
         self.0.changed.notify();
-        self.status_of(Some(plan)).await
+        self.status_of(plan).await
     }
 
     async fn stop_it(&self) -> Result<proto::BackupStatusReply, Refusal> {
         if self.find_plan().await?.is_none() {
             return Err(Refusal::no(Reason::Refused, "there is no backup", ""));
         }
-        let stopped = |old: Option<BackupPlan>| match old {
-            Some(plan) => BackupPlan { on: false, ..plan },
-            None => planned(None, &proto::StartBackupRequest::default(), 0),
-        };
-        let plan = plan::change(&self.0.env, &*self.0.register, stopped).await;
-        let plan = plan.map_err(|error| plan_refusal(&error))?;
+        let stopped = |old: Option<BackupPlan>| old.map(|plan| BackupPlan { on: false, ..plan });
+        let plan = kept::change(&self.0.env, &*self.0.register, stopped).await;
+        let plan = plan.map_err(|error| error.refusal())?;
         self.0.changed.notify();
-        self.status_of(Some(plan)).await
+        self.status_of(plan).await
     }
 
     async fn list_all(&self) -> Result<proto::ListBackupReply, Refusal> {

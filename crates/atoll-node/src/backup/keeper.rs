@@ -12,9 +12,10 @@ use atoll_db::{Clock, Cluster, Database};
 use atoll_door::DATABASE_LOG as LOG;
 use atoll_log::VirtualLog;
 
-use super::plan::{self, BackupPlan};
+use super::plan::BackupPlan;
 use super::source::ReplicaSource;
 use super::state::{Backups, Replica, Seen};
+use crate::kept;
 use crate::replica::is_in_service;
 
 /// How often the plan is read.
@@ -77,7 +78,7 @@ impl Keeper {
             if !fresh {
                 looked = Some((env.now(), seen));
                 // If the plan cannot be read, the known one stays in force: the store may answer although the registers do not.
-                if let Ok(Ok(plan)) = env.within(ANSWER, plan::read(&*self.backups.0.register)).await {
+                if let Ok(Ok(plan)) = env.within(ANSWER, kept::read(&*self.backups.0.register)).await {
                     found = plan;
                 }
             }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use atoll_contract::{Nonce, Register, RegisterError, Versioned, Written};
-use atoll_core::{Decode, Encode, Env, record};
+use atoll_core::{Decode, Encode, record};
 use bytes::Bytes;
+
+use crate::kept::Kept;
 
 /// The format of the record.
 const FORMAT: u8 = 1;
-/// So many writers may be faster before a change is given up.
-const ATTEMPTS: usize = 8;
 
 record! {
     /// See the module documentation.
@@ -62,43 +61,14 @@ impl BackupPlan {
     }
 }
 
-/// Why the plan was not read or changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum PlanError {
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    #[error("{0}")]
-    Unreadable(String),
-    #[error("others change the plan at the same time")]
-    Contended,
-}
-
-pub(super) async fn read(register: &dyn Register) -> Result<Option<BackupPlan>, PlanError> {
-    let Versioned { value, .. } = register.read().await?;
-    BackupPlan::parse(value).map_err(PlanError::Unreadable)
-}
-
-/// Changes the plan. `change` gets the one that is there.
-pub(super) async fn change(
-    env: &Env,
-    register: &dyn Register,
-    change: impl Fn(Option<BackupPlan>) -> BackupPlan,
-) -> Result<BackupPlan, PlanError> {
-    let mut found = register.read().await?;
-    for _ in 0..ATTEMPTS {
-        let old = BackupPlan::parse(found.value).map_err(PlanError::Unreadable)?;
-        let next = BackupPlan { format: FORMAT, ..change(old.clone()) };
-        if old.as_ref() == Some(&next) {
-            return Ok(next);
-        }
-        let nonce = Nonce(u128::from(env.random()) << 64 | u128::from(env.random()));
-        match register.write_if(found.version, next.to_bytes(), nonce).await? {
-            Written::Yes(_) => return Ok(next),
-            Written::Conflict(other) if other.nonce == nonce => return Ok(next),
-            Written::Conflict(other) => found = other,
-        }
+impl Kept for BackupPlan {
+    fn read_from(value: Bytes) -> Result<Option<Self>, String> {
+        BackupPlan::parse(value)
     }
-    Err(PlanError::Contended)
+
+    fn value(&self) -> Bytes {
+        BackupPlan { format: FORMAT, ..self.clone() }.to_bytes()
+    }
 }
 
 #[cfg(test)]

@@ -312,21 +312,12 @@ impl Guardian {
                 deeds.extended += 1;
                 deeds.last = Some((log.name().to_owned(), reason.to_string()));
                 drop(deeds);
-                self.tell_of(log);
+                tell_of(&self.env, &self.members, log);
                 true
             }
             // Another node was faster. The next round checks the new segment.
             Ok(Ok(false)) => true,
             _ => false,
-        }
-    }
-
-    /// Tells the other members about the new segment of a log. Their appends may wait for a dead node of the old one.
-    fn tell_of(&self, log: &VirtualLog) {
-        let Some(chain) = log.chain() else { return };
-        for node in self.members.peers() {
-            let news = LogExtended { log: log.name().to_owned(), version: chain.version.0 };
-            self.env.post(node, Class::Control, atoll_core::roles::MEMBER, news);
         }
     }
 
@@ -390,6 +381,15 @@ impl Guardian {
             table: self.members.table(),
             candidates: self.directory(),
         }
+    }
+}
+
+/// Tells the other members about the new segment of a log. Their appends may wait for a dead node of the old one.
+pub(crate) fn tell_of(env: &Env, members: &Members, log: &VirtualLog) {
+    let Some(chain) = log.chain() else { return };
+    for node in members.peers() {
+        let news = LogExtended { log: log.name().to_owned(), version: chain.version.0 };
+        env.post(node, Class::Control, atoll_core::roles::MEMBER, news);
     }
 }
 

@@ -15,4 +15,5 @@ mod moving;
 mod own_log;
 mod places;
 mod plug_in;
+mod policies;
 mod rescue;

@@ -24,6 +24,7 @@ pub mod node;
 mod outside;
 pub mod parts;
 pub mod phases;
+mod policies;
 pub mod races;
 mod registers;
 mod replaced;
@@ -116,6 +117,7 @@ pub fn all() -> Vec<Scenario> {
         full_shards::SCENARIO,
         outside::OBJECT,
         outside::LOG_SERVICE,
+        policies::SCENARIO,
         chains::SCENARIO,
         file_registers::SCENARIO,
         keyspaces::SCENARIO,

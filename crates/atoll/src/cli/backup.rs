@@ -8,7 +8,7 @@ use atoll_client::proto::{BackupStatusReply, ListBackupReply, StartBackupRequest
 use atoll_client::{Failure, Reason};
 use serde_json::{Value, json};
 
-use super::calendar::timestamp_text;
+use super::spans::{date, of_ms, span, to_ms};
 use super::{CliError, Common, Table, grouped};
 
 /// The log of the database.
@@ -64,47 +64,6 @@ struct ListArgs {
     /// The name of the cluster that was backed up
     #[arg(long, value_name = "NAME", requires = "from")]
     backup_of: Option<String>,
-}
-
-/// Parses `5s`, `10m`, `6h`, `7d`, `250ms` or `forever`.
-fn span(text: &str) -> Result<Duration, String> {
-    let wrong = || "a number with ms, s, m, h or d, such as 5s, or `forever`".to_owned();
-    if text == "forever" {
-        return Ok(Duration::MAX);
-    }
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let ms = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(ms).map(Duration::from_millis).ok_or_else(wrong)
-}
-
-fn to_ms(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Returns a number of milliseconds as a time of people.
-fn of_ms(ms: u64) -> String {
-    match ms {
-        u64::MAX => "forever".to_owned(),
-        ms if ms % 86_400_000 == 0 && ms > 0 => format!("{} d", ms / 86_400_000),
-        ms if ms % 3_600_000 == 0 && ms > 0 => format!("{} h", ms / 3_600_000),
-        ms if ms % 60_000 == 0 && ms > 0 => format!("{} min", ms / 60_000),
-        ms if ms % 1000 == 0 => format!("{} s", ms / 1000),
-        ms => format!("{ms} ms"),
-    }
-}
-
-/// Returns a time since 1970, in milliseconds, as a date.
-pub fn date(ms: u64) -> String {
-    i64::try_from(ms).ok().and_then(|ms| ms.checked_mul(1000)).map_or_else(|| ms.to_string(), timestamp_text)
 }
 
 /// Opens the backup of a cluster at a URL, from here.
@@ -282,24 +241,6 @@ fn list_text(list: &ListBackupReply) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_parsed_and_shown() {
-        for (text, ms, shown) in [
-            ("250ms", 250, "250 ms"),
-            ("5s", 5000, "5 s"),
-            ("10m", 600_000, "10 min"),
-            ("6h", 21_600_000, "6 h"),
-            ("7d", 604_800_000, "7 d"),
-            ("forever", u64::MAX, "forever"),
-        ] {
-            assert_eq!(to_ms(span(text).unwrap()), ms, "{text}");
-            assert_eq!(of_ms(ms), shown);
-        }
-        for bad in ["", "5", "s", "5 s", "-5s", "5w", "99999999999999999d"] {
-            assert!(span(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_backup_that_is_behind_is_a_failed_check() {

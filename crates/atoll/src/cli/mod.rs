@@ -8,6 +8,7 @@
 //! | `chain_surgery.rs` | `atoll chain excise`, `replace` and `audit` |
 //! | `auth.rs` | `atoll auth` |
 //! | `backup.rs` | `atoll backup` |
+//! | `policy.rs` | `atoll policy` |
 //! | `cluster.rs` | upgrading |
 //! | `check/` | `atoll check` |
 //! | `bench.rs` | measuring |
@@ -18,7 +19,7 @@
 //! | `scalog.rs` | `atoll scalog` |
 //! | `zookeeper/` | `atoll zookeeper` |
 //! | `table.rs` | aligned columns |
-//! | `calendar.rs` | dates and times |
+//! | `calendar.rs`, `spans.rs` | dates and times; spans of time, and sizes |
 //! | `timeline.rs` | a file with the time of each acknowledgement |
 
 pub mod append;
@@ -39,8 +40,10 @@ mod kv_move;
 mod kv_txn;
 pub mod log;
 pub mod node;
+pub mod policy;
 pub mod read;
 pub mod scalog;
+pub mod spans;
 pub mod status;
 mod table;
 pub mod tables;
@@ -140,14 +143,14 @@ pub struct SpecArgs {
 }
 
 /// Parses `ROLE=ID,...`.
-fn place(text: &str) -> Result<(String, Vec<u32>), String> {
+pub(crate) fn place(text: &str) -> Result<(String, Vec<u32>), String> {
     let (role, ids) = text.split_once('=').ok_or("write ROLE=ID,...")?;
     let id = |id: &str| id.parse::<u32>().map_err(|e| format!("node {id:?}: {e}"));
     Ok((role.to_owned(), ids.split(',').map(id).collect::<Result<_, _>>()?))
 }
 
 /// Parses `NAME=VALUE`.
-fn option(text: &str) -> Result<(String, String), String> {
+pub(crate) fn option(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -10,11 +10,11 @@ use atoll_contract::{LogPos, LogletId};
 use atoll_door::backend::{DATABASE_LOG, Refusal, answer};
 use atoll_door::grpc::{Caller, Shared, caller_of};
 use atoll_door::limits::shown;
+use atoll_door::spec::loglet_spec;
 use atoll_log::Incision;
 use tonic::{Request, Response, Status};
 
 use crate::names::{admit, open};
-use crate::spec::loglet_spec;
 
 /// The chain service of this node.
 pub(crate) struct ChainApi {

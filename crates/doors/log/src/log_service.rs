@@ -9,6 +9,7 @@ use atoll_client::proto::{self, Run};
 use atoll_contract::{ClientId, LogPos};
 use atoll_door::backend::{DATABASE_LOG, LogBackend, LogRecords, Refusal, Submitted, answer};
 use atoll_door::grpc::{Caller, Shared, caller_of, connection_of};
+use atoll_door::spec::loglet_spec;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -16,7 +17,6 @@ use crate::append_stream::AppendStream;
 use crate::names::{admit, check_trim, open, open_for_append};
 use crate::read;
 use crate::records::{check_records, runs};
-use crate::spec::loglet_spec;
 
 /// How long a unary append waits for room.
 const BUSY_FOR: Duration = Duration::from_secs(1);

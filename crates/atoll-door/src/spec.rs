@@ -1,18 +1,19 @@
-//! Converts the specification of a Loglet for the virtual log.
+//! Converts the specification of a Loglet in a request for the virtual log.
 
 use std::collections::BTreeMap;
 
 use atoll_client::{Reason, proto};
 use atoll_contract::LogletSpec;
 use atoll_core::NodeId;
-use atoll_door::backend::Refusal;
-use atoll_door::limits::{check_spec, shown};
+
+use crate::backend::Refusal;
+use crate::limits::{check_spec, shown};
 
 /// Converts a specification for the virtual log.
 ///
 /// # Errors
 /// One of its lists or texts is too long, or it places a role twice.
-pub(crate) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec, Refusal> {
+pub fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec, Refusal> {
     let spec = spec.unwrap_or_default();
     check_spec(&spec)?;
     let nodes = |ids: Vec<u32>| ids.into_iter().map(NodeId).collect::<Vec<_>>();
