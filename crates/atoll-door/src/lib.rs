@@ -42,8 +42,8 @@ pub use backend::{
 pub use door::{Door, DoorError, DoorUp, Serving, nothing, services_of, stopped};
 pub use embedded::embed;
 pub use grpc::{
-    Authorisation, Caller, Certificates, DoorTls, DoorTlsError, DoorTlsFiles, Gate, Limits, Services, Shared, caller_of,
-    serve_grpc,
+    Authorisation, Caller, Certificates, DoorTls, DoorTlsError, DoorTlsFiles, Gate, Limits, Services, Shared,
+    caller_of, serve_grpc,
 };
 pub use listeners::{Clients, ListenError, Listeners};
 pub use metrics::Figures;

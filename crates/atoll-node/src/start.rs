@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_core::{Identity, Incarnation, LevelError, NodeId, StorageId};
 use atoll_door::metrics::serve_metrics;
 use atoll_door::{
-    Audit, Authorisation, Certificates, Clients, Door, DoorError, DoorTls, DoorTlsError, DoorTlsFiles, DoorUp, Gate,
-    Limits, ListenError, Listeners, serve_grpc, services_of, stopped,
+    Audit, Authorisation, Certificates, Clients, Door, DoorError, DoorTls, DoorTlsError, DoorTlsFiles,
+    DoorUp, Gate, Limits, ListenError, Listeners, serve_grpc, services_of, stopped,
 };
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::{Net, NetOptions, RefusalCode};
