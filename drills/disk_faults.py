@@ -273,7 +273,7 @@ class Fault:
         self.trim_to = trimmed.acknowledged()
         for door in doors:
             door.watch()
-        held = self.cluster.sequencer(self.log)
+        held = self.placed()
         need(held == self.victim, f"{self.what}: the sequencer of {self.log} is on node {held}, where the disk does not fail")
         self.began = time.time()
         self.begin()
@@ -310,6 +310,16 @@ class Fault:
             self.drop(bulk)
         written = sum(door.counter.finish() for door in doors)
         return records, written, self.judged(planned, pauses)
+
+    def placed(self):
+        """The node that orders the log. On a machine that has other work, a late heartbeat may have moved it since it was laid out."""
+        for _ in range(3):
+            held = self.cluster.sequencer(self.log)
+            if held == self.victim:
+                return held
+            say(f"  {self.log} was moved to node {held} before the fault, and goes back")
+            self.cluster.extend(self.log, "--sequencer", self.victim)
+        return held
 
     def lay_out(self, doors):
         """The node is a server of all logs, the sequencer of one, and of the database's every second time. The longest pause by that: what a
