@@ -21,6 +21,8 @@ from served import Serving
 LOG, RECORDS = "main", 200
 # A refusal takes at most so long, in seconds. A client that takes it for a failure that passes tries for five seconds or more.
 REFUSED_WITHIN = 2.5
+# Those of the first authority, and of the second, to which the nodes change.
+OPERATORS = ("cert:client", "cert:stranger")
 VARIABLES = {"ca": "ATOLL_TLS_CA", "cert": "ATOLL_TLS_CERT", "key": "ATOLL_TLS_KEY"}
 
 
@@ -160,7 +162,7 @@ def body(drill):
     certificates(drill.folder, [*nodes, ("client", "ca"), ("stranger", "other")])
     cluster = Serving(drill.binary, drill.folder / "cluster", 3)
     for node in cluster.nodes():
-        secured(drill.folder, node)
+        secured(drill.folder, node, OPERATORS)
     try:
         drill.result["refused"] = served_with_certificates(drill, drill.folder, cluster) + without_tls(drill, drill.folder, cluster)
         strange_peer(drill.folder, cluster)
