@@ -312,6 +312,7 @@ impl Guardian {
                 deeds.extended += 1;
                 deeds.last = Some((log.name().to_owned(), reason.to_string()));
                 drop(deeds);
+                tracing::info!(log = log.name(), %reason, "the log has a new segment");
                 tell_of(&self.env, &self.members, log);
                 true
             }
