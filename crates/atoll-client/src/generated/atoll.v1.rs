@@ -6020,7 +6020,7 @@ pub mod auth_service_server {
 /// Where the active segment of a log should be.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlacementPolicy {
-    /// The kind of a converged loglet, whose servers are nodes with a replica of the database; empty: native.
+    /// The kind of a converged loglet, whose servers are nodes with a replica of the database; empty: that of new logs.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// With fewer live replicas than this, the log moves to `elsewhere`, and returns later. 0 without `elsewhere`: it never leaves.
