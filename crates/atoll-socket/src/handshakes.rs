@@ -8,8 +8,8 @@ use std::task::ready;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Lets one handshake compute at a time, and all other tasks that are ready have their turn before the next one does. A handshake that waits
-/// for its peer holds nothing back. Clones belong together.
+/// Lets one handshake compute at a time, and all other tasks that are ready have their turn before the next one does. A handshake that
+/// waits for its peer holds nothing back. Clones belong together.
 #[derive(Clone, Debug)]
 pub struct Handshakes(Arc<Semaphore>);
 
