@@ -38,7 +38,7 @@ choice! {
 }
 
 impl Rejection {
-    /// Returns why, in words.
+    /// Returns the reason as a sentence.
     pub fn words(&self) -> &str {
         match self {
             Rejection::Invalid { words } | Rejection::TooMany { words } | Rejection::Exists { words } => {

@@ -30,7 +30,7 @@ pub(crate) enum KeptError {
 }
 
 impl KeptError {
-    /// Returns what an operator is told.
+    /// Returns the error message for an operator.
     pub(crate) fn refusal(&self) -> Refusal {
         let words = self.to_string();
         match self {

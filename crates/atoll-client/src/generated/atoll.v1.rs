@@ -5517,7 +5517,7 @@ pub mod auth_service_client {
             req.extensions_mut().insert(GrpcMethod::new("atoll.v1.AuthService", "List"));
             self.inner.unary(req, path, codec).await
         }
-        /// Returns who the caller is, and whether it may do something. Whether others may is told only to operators of the cluster.
+        /// Returns who the caller is, and whether it may do something. Only operators of the cluster may ask about others.
         pub async fn check(
             &mut self,
             request: impl tonic::IntoRequest<super::CheckRequest>,
@@ -5614,7 +5614,7 @@ pub mod auth_service_server {
             &self,
             request: tonic::Request<super::ListAuthRequest>,
         ) -> std::result::Result<tonic::Response<super::ListAuthReply>, tonic::Status>;
-        /// Returns who the caller is, and whether it may do something. Whether others may is told only to operators of the cluster.
+        /// Returns who the caller is, and whether it may do something. Only operators of the cluster may ask about others.
         async fn check(
             &self,
             request: tonic::Request<super::CheckRequest>,

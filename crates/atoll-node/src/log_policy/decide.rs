@@ -123,9 +123,9 @@ pub enum Act {
 pub struct Step {
     /// What is done.
     pub act: Act,
-    /// The same, in words.
+    /// A description of it, for people.
     pub what: String,
-    /// Why, in words.
+    /// The reason, for people.
     pub reason: String,
 }
 

@@ -376,9 +376,9 @@ record! {
         pub life: Incarnation,
         /// What kind of thing.
         pub kind: Kind,
-        /// What, in words.
+        /// A description of the action, for people.
         pub what: String,
-        /// Why, in words.
+        /// The reason, for people.
         pub reason: String,
         /// How many attempts there were, with this one.
         pub attempts: u32,
