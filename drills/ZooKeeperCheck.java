@@ -200,10 +200,27 @@ public class ZooKeeperCheck {
         equal(new String(c.zk.getData("/pipe", false, null), StandardCharsets.UTF_8), "" + (count - 1));
     }
 
+    /** Creates a node that nobody else creates. After a lost connection it may be there already. */
+    static void createUnderKills(ZooKeeper zk, String path, byte[] data, CreateMode mode) throws Exception {
+        boolean unknown = false;
+        while (true) {
+            try {
+                zk.create(path, data, Ids.OPEN_ACL_UNSAFE, mode);
+                return;
+            } catch (KeeperException.ConnectionLossException e) {
+                unknown = true;
+                Thread.sleep(20);
+            } catch (KeeperException.NodeExistsException e) {
+                need(unknown, "nobody else creates " + path);
+                return;
+            }
+        }
+    }
+
     /** Counts under kills: every increment that was acknowledged is in the counter, and the session and its ephemeral survive. */
     static void workOn(Client c, int seconds) throws Exception {
-        c.zk.create("/count", bytes("0"), Ids.OPEN_ACL_UNSAFE, CreateMode.PERSISTENT);
-        c.zk.create("/alive", null, Ids.OPEN_ACL_UNSAFE, CreateMode.EPHEMERAL);
+        createUnderKills(c.zk, "/count", bytes("0"), CreateMode.PERSISTENT);
+        createUnderKills(c.zk, "/alive", null, CreateMode.EPHEMERAL);
         long session = c.zk.getSessionId();
         System.out.println("session " + Long.toHexString(session));
         long until = System.currentTimeMillis() + seconds * 1000L;
@@ -246,7 +263,7 @@ public class ZooKeeperCheck {
         hosts = args[0];
         root = "/java-" + Long.toHexString(System.nanoTime());
         try (Client plain = new Client("")) {
-            plain.zk.create(root, null, Ids.OPEN_ACL_UNSAFE, CreateMode.PERSISTENT);
+            createUnderKills(plain.zk, root, null, CreateMode.PERSISTENT);
         }
         List<String> done = new ArrayList<>();
         try (Client c = new Client(root); Client other = new Client(root)) {
