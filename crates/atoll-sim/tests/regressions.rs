@@ -212,9 +212,9 @@ fn what_once_failed_passes() {
     }
 }
 
-/// A seed of every scenario passes, and has the same trace in another process. `atoll-sim run` plays more seeds of each.
+/// A seed of every scenario but three passes, and has the same trace in another process. `atoll-sim run` plays more seeds, of all.
 #[test]
-fn a_seed_of_every_scenario_passes_and_is_one_trace_in_every_process() {
+fn a_seed_of_a_scenario_passes_and_is_one_trace_in_every_process() {
     catch_panics();
     let replay = |name: &str, seed: u64| {
         let done = Command::new(env!("CARGO_BIN_EXE_atoll-sim"))
@@ -223,7 +223,9 @@ fn a_seed_of_every_scenario_passes_and_is_one_trace_in_every_process() {
             .expect("the simulator runs");
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
-    for scenario in scenario::all() {
+    // A seed of these takes as long as ten to twenty others, and what they run is in others, too.
+    let long = ["many-logs", "scalog-clocks", "scalog-full"];
+    for scenario in scenario::all().into_iter().filter(|s| !long.contains(&s.name)) {
         let here = passes(scenario.name, 7, scenario.about).trace;
         let there = replay(scenario.name, 7);
         assert!(there.contains(&format!("trace {:016x} over {} events", here.0, here.1)), "{there}");
