@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// A path below the root of a [`Disk`]: components of letters, digits, `.`, `_` and `-`, joined by `/`. Empty is the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,6 +163,9 @@ pub trait DirectFile: Send + Sync {
     /// Returns the result of the write that is under way, once: Ok means that it is durable. None if it has not ended. After an error, any
     /// part may have been written.
     fn poll(&mut self) -> Option<Result<(), DiskError>>;
+
+    /// Waits for about `patience` at most until the write that is under way has ended, and returns the same as [`DirectFile::poll`].
+    fn wait_at_most(&mut self, patience: Duration) -> Option<Result<(), DiskError>>;
 
     /// Waits until the write that is under way has ended, and returns the same as [`DirectFile::poll`].
     fn wait(&mut self) -> Result<(), DiskError>;

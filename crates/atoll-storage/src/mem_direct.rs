@@ -7,6 +7,7 @@ use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{Fault, Inode, MemDisk, MemDiskState, SECTOR_BYTES, io_error};
 use crate::disk::{DIRECT_BLOCK_BYTES, DIRECT_BYTES, DirectFile, DiskError, DiskOp, DiskPath};
@@ -145,6 +146,20 @@ impl DirectFile for MemDirectFile {
             return None;
         }
         Some(self.end(state, under_way))
+    }
+
+    fn wait_at_most(&mut self, patience: Duration) -> Option<Result<(), DiskError>> {
+        let under_way = self.under_way?;
+        let disk = self.disk.clone();
+        let state = disk.state();
+        let (released, life) = (state.direct.released.clone(), self.life);
+        let holds = |state: &mut MemDiskState| state.direct.held && state.life == life;
+        let (state, waited) =
+            released.wait_timeout_while(state, patience, holds).unwrap_or_else(PoisonError::into_inner);
+        match waited.timed_out() {
+            true => None,
+            false => Some(self.end(state, under_way)),
+        }
     }
 
     fn wait(&mut self) -> Result<(), DiskError> {

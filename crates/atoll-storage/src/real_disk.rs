@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 #[cfg(target_os = "linux")]
 use std::{
     os::fd::OwnedFd,
@@ -256,6 +257,11 @@ impl DirectFile for RealDirectFile {
 
     fn poll(&mut self) -> Option<Result<(), DiskError>> {
         let ended = lock(&self.ring).poll()?;
+        Some(ended.map_err(|e| error(DiskOp::Write, &self.path, &e)))
+    }
+
+    fn wait_at_most(&mut self, patience: Duration) -> Option<Result<(), DiskError>> {
+        let ended = lock(&self.ring).wait_at_most(patience)?;
         Some(ended.map_err(|e| error(DiskOp::Write, &self.path, &e)))
     }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
@@ -88,6 +89,22 @@ impl Ring {
             Ok(_) => Err(io::ErrorKind::WriteZero.into()),
             Err(_) => Err(io::Error::from_raw_os_error(-result)),
         })
+    }
+
+    /// Waits for the end of the write for about `patience` at most, and returns its result if it has ended.
+    pub(crate) fn wait_at_most(&mut self, patience: Duration) -> Option<io::Result<()>> {
+        let ended = self.poll();
+        if ended.is_some()
+            || self.under_way.is_none()
+            || self.broken
+            || !self.uring.params().is_feature_ext_arg()
+        {
+            return ended;
+        }
+        let until = types::Timespec::from(patience);
+        // However this ends, the write has ended or it has not: a signal or the end of the patience only say that it is time to look.
+        let _ = self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&until));
+        self.poll()
     }
 
     /// Waits for the end of the write, and returns its result.

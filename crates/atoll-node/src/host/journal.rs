@@ -4,8 +4,9 @@
 //! and the node continues to answer what it can.
 //!
 //! If this thread is idle and recent batches were small on average, the node thread writes a small batch itself. Otherwise two threads
-//! would have to be woken for the batch, one after the other. If the disk can write without a thread that waits, the node thread only
-//! starts the write, and continues (`journal/flight.rs`). If not, and the disk is quick, the node thread writes, syncs and waits.
+//! would have to be woken for the batch, one after the other. If the disk can write without a thread that waits, the node thread starts the
+//! write, waits a short time if the disk is quick, and continues (`journal/flight.rs`). If not, and the disk is quick, it writes, syncs and
+//! waits.
 
 mod flight;
 mod giving_back;
@@ -78,7 +79,10 @@ pub(crate) fn write_here(
     }
     let batch = match begins {
         true => match writer.begin(batch) {
-            Ok(()) => return Here::Begun,
+            Ok(()) => {
+                writer.land_soon();
+                return if writer.flight.is_some() { Here::Begun } else { Here::Done };
+            }
             Err(batch) => batch,
         },
         false => batch,
@@ -282,6 +286,14 @@ impl Writer {
     fn land(&mut self) {
         if self.flight.is_some() {
             let ended = self.journal.poll_batch();
+            self.landed(ended);
+        }
+    }
+
+    /// Waits for the batch that is under way on a quick disk, for twice the usual time at most, and reports it if it has ended.
+    fn land_soon(&mut self) {
+        if self.flight.is_some() && self.usual < self.quick {
+            let ended = self.journal.wait_batch_at_most((self.usual * 2).min(self.quick));
             self.landed(ended);
         }
     }
@@ -515,7 +527,7 @@ mod tests {
 
     use super::*;
 
-    const HOUR: Duration = Duration::from_secs(3600);
+    pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
     /// A writer whose jobs nobody runs. Whatever can wait is due in an hour, and its disk counts as quick however busy the machine is.
     pub(super) struct Lone {

@@ -28,11 +28,12 @@ pub struct HostOptions {
     /// A checkpoint starts after a random delay of at most this long. A trim makes checkpoints due on all nodes at the same time, and each
     /// slows down its node and its disk. The delay spreads them, so that a quorum of journals keeps its speed.
     pub checkpoint_spread: Duration,
-    /// Concerns disks that cannot write without a thread that waits, and batches with cells. Such a
-    /// disk is quick if writing and syncing a batch takes less than this on a smoothed average. The node thread then writes and syncs a
-    /// small batch itself if there is no other work and recent batches were small on average. Too large: sockets wait for the disk. Too
-    /// small: two threads are woken for a write that takes less time than that. A disk that stalls holds up the node thread only once.
-    /// Zero: the node thread never waits for the disk.
+    /// A disk is quick if writing and syncing a batch takes less than this on a smoothed average. If there is no other work and recent
+    /// batches were small on average, the node thread writes a small batch itself and waits for it. If the disk can write without a thread
+    /// that waits, it waits for twice the usual time at most, and never longer than this. If not, or if the batch has cells, it waits until
+    /// the batch is synced. Too large: sockets wait for the disk. Too small: to wait for the disk beside the sockets costs a few
+    /// microseconds, and to wake two threads costs more. A disk that stalls holds up the node thread only once. Zero: the node thread never
+    /// waits for the disk.
     pub quick_disk: Duration,
     /// How long a clean stop waits for the journal, and again for the network.
     pub stop_patience: Duration,

@@ -10,6 +10,7 @@
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use atoll_core::testing::hit;
 use atoll_core::{JournalBatch, Loc, Lsn};
@@ -94,10 +95,19 @@ impl Journal {
             Ok(file) => file.poll(),
             Err(error) => Some(Err(error)),
         };
-        match ended {
-            None => Ok(false),
-            Some(result) => self.ended(result).map(|()| true),
-        }
+        self.ended_if(ended)
+    }
+
+    /// Waits for about `patience` at most, and returns whether the batch of [`Journal::begin_batch`] is durable then. It must be under way.
+    ///
+    /// # Errors
+    /// As for [`Journal::poll_batch`].
+    pub fn wait_batch_at_most(&mut self, patience: Duration) -> Result<bool, JournalError> {
+        let ended = match self.active.direct.file() {
+            Ok(file) => file.wait_at_most(patience),
+            Err(error) => Some(Err(error)),
+        };
+        self.ended_if(ended)
     }
 
     /// Waits until the batch of [`Journal::begin_batch`] is durable. It must be under way.
@@ -107,6 +117,13 @@ impl Journal {
     pub fn wait_batch(&mut self) -> Result<(), JournalError> {
         let result = self.active.direct.file().and_then(|file| file.wait());
         self.ended(result)
+    }
+
+    fn ended_if(&mut self, ended: Option<Result<(), DiskError>>) -> Result<bool, JournalError> {
+        match ended {
+            None => Ok(false),
+            Some(result) => self.ended(result).map(|()| true),
+        }
     }
 
     fn ended(&mut self, result: Result<(), DiskError>) -> Result<(), JournalError> {

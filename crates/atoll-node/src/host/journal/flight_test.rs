@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use atoll_core::{Space, StorageId};
 use atoll_storage::{Fault, Journal, JournalOptions, MemDisk, Recovered};
 
-use super::tests::{Lone, cell, facts, lone, told};
+use super::tests::{HOUR, Lone, cell, facts, lone, told};
 use super::*;
 use crate::host::incoming::Incoming;
 use crate::host::port::Worker;
@@ -90,11 +90,44 @@ fn a_slow_disk_is_not_waited_for() {
 }
 
 #[test]
+fn a_quick_disk_is_waited_for() {
+    let disk = MemDisk::new();
+    let (port, writer) = (JournalPort::default(), Mutex::new(started(&disk).writer));
+    // Only the end of the write can end this wait.
+    writer.lock().unwrap().usual = HOUR / 4;
+    disk.hold_direct_writes(true);
+    std::thread::scope(|threads| {
+        let written = threads.spawn(|| write_here(&writer, &port, facts(1, 1), true));
+        disk.hold_direct_writes(false);
+        assert!(matches!(written.join().unwrap(), Here::Done));
+    });
+    assert!(writer.lock().unwrap().flight.is_none());
+}
+
+#[test]
+fn a_quick_disk_that_stalls_is_not_waited_for_any_longer() {
+    let disk = MemDisk::new();
+    let (port, writer) = (JournalPort::default(), Mutex::new(started(&disk).writer));
+    writer.lock().unwrap().usual = Duration::from_millis(1);
+    disk.hold_direct_writes(true);
+    assert!(matches!(write_here(&writer, &port, facts(1, 1), true), Here::Begun));
+    assert!(writer.lock().unwrap().flight.is_some());
+    // Its end counts as a long write, and the next one is waited for no more.
+    writer.lock().unwrap().quick = Duration::from_nanos(1);
+    disk.hold_direct_writes(false);
+    assert!(land(&writer, &port));
+    disk.hold_direct_writes(true);
+    assert!(matches!(write_here(&writer, &port, facts(2, 1), true), Here::Begun));
+    disk.hold_direct_writes(false);
+}
+
+#[test]
 fn while_the_journal_thread_has_the_writer_it_reports_the_batch() {
     let disk = MemDisk::new();
     let lone = started(&disk);
     let port = JournalPort::default();
     let writer = Mutex::new(lone.writer);
+    disk.hold_direct_writes(true);
     assert!(matches!(write_here(&writer, &port, facts(1, 1), true), Here::Begun));
     {
         let _busy = writer.lock().unwrap();
