@@ -24,3 +24,29 @@ def certificates(folder, holders=HOLDERS):
                 "-extfile", "names", "-out", f"{name}.pem")
         # As Java takes them.
         (folder / f"{name}-both.pem").write_text("".join((folder / f"{name}.{part}").read_text() for part in ("pem", "key")))
+
+
+# What `openssl ca` wants to know.
+OF_AUTHORITY = """[ca]
+default_ca = this
+[this]
+database = {0}.index
+crlnumber = {0}.number
+default_md = default
+default_crl_days = 2
+"""
+
+
+def revocation_list(folder, authority, revoked=()):
+    """The list of an authority's certificates that are revoked by now: those that earlier calls have named, and these."""
+    for name, text in (("index", ""), ("number", "01\n"), ("conf", OF_AUTHORITY.format(authority))):
+        if not (folder / f"{authority}.{name}").exists():
+            (folder / f"{authority}.{name}").write_text(text)
+
+    def openssl(*args):
+        files = ("-config", f"{authority}.conf", "-cert", f"{authority}.pem", "-keyfile", f"{authority}.key")
+        return subprocess.run(["openssl", "ca", *files, *args], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+    for name in revoked:
+        openssl("-revoke", f"{name}.pem")
+    return openssl("-gencrl")

@@ -4,8 +4,8 @@
 Three nodes speak TLS with each other and with clients. Who has a certificate of the authority appends, reads and reconfigures a log; one
 node is killed with `kill -9` and comes back. Everybody else is refused, at once and with words that say what to do: a client without TLS,
 one without a certificate, one whose certificate is of another authority, one that does not trust the nodes' authority, and a client with
-TLS at a node without it. A node with a certificate of another authority gets no connection to its peers. At the end, all nodes get
-certificates of another authority while they run, and nobody restarts them. The program `openssl` makes the certificates.
+TLS at a node without it. A node with a certificate of another authority gets no connection to its peers. While the nodes run, a client's
+certificate is revoked, and then all nodes get certificates of another authority; nobody restarts them. The program `openssl` makes the certificates.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import os
 import time
 
 from alone import configured, free_ports
-from certificates import certificates
+from certificates import certificates, revocation_list
 from cluster import Drill, need, poll, say
 from served import Serving
 
@@ -22,7 +22,7 @@ LOG, RECORDS = "main", 200
 # A refusal takes at most so long, in seconds. A client that takes it for a failure that passes tries for five seconds or more.
 REFUSED_WITHIN = 2.5
 # Those of the first authority, and of the second, to which the nodes change.
-OPERATORS = ("cert:client", "cert:stranger")
+OPERATORS = ("cert:client", "cert:leaver", "cert:stranger")
 VARIABLES = {"ca": "ATOLL_TLS_CA", "cert": "ATOLL_TLS_CERT", "key": "ATOLL_TLS_KEY"}
 
 
@@ -43,11 +43,12 @@ def presenting(folder, authority=None, name=None):
         os.environ.update(before)
 
 
-def secured(folder, node, operators=("cert:client",)):
-    """Gives a node the files of its certificate, and names the clients that may do everything."""
+def secured(folder, node, operators=("cert:client",), lists=None):
+    """Gives a node the files of its certificate, and of revocation lists, and names the clients that may do everything."""
     name = f"node-{node.id}"
     config = node.config.read_text().replace("listen_beyond_loopback_without_tls = true\n", "")
-    files = "".join(f'{what} = "{folder / file}"\n' for what, file in [("ca", "ca.pem"), ("cert", f"{name}.pem"), ("key", f"{name}.key")])
+    of_tls = [("ca", "ca.pem"), ("cert", f"{name}.pem"), ("key", f"{name}.key"), ("revoked", lists)]
+    files = "".join(f'{what} = "{folder / file}"\n' for what, file in of_tls if file)
     node.config.write_text(config.replace("\n[[peer]]", f"\n[tls]\n{files}\n[auth]\noperators = {json.dumps(operators)}\n\n[[peer]]", 1))
 
 
@@ -127,26 +128,47 @@ def strange_peer(folder, cluster):
         say("  refused: a peer whose certificate is of another authority")
 
 
+def put(folder, name, content):
+    """Puts a file in the place of another one."""
+    (folder / "new").write_text(content)
+    os.replace(folder / "new", folder / name)
+
+
+def admits(folder, cluster, authority, name):
+    """Whether the nodes serve a client."""
+    with presenting(folder, authority, name):
+        return cluster.atoll("log", "append", "--log", LOG, "admitted", check=False).returncode == 0
+
+
+def lists(folder, revoked=()):
+    """The lists of both authorities, once these certificates of the first one are revoked, too."""
+    return revocation_list(folder, "ca", revoked) + revocation_list(folder, "other")
+
+
+def revoked(folder, cluster):
+    """The certificate of a client is revoked while the nodes run. A file that is damaged changes nothing."""
+    need(admits(folder, cluster, "ca", "leaver"), "a client is refused before its certificate is revoked")
+    put(folder, "revoked.pem", "damaged")
+    said = lambda: all("cannot be used" in node.log.read_text(errors="replace") for node in cluster.nodes())
+    poll("the nodes say that the list is damaged", 30, said, every=0.1)
+    need(admits(folder, cluster, "ca", "leaver"), "a damaged list is in force")
+    put(folder, "revoked.pem", lists(folder, ["leaver"]))
+    poll("a client whose certificate is revoked is refused", 30, lambda: not admits(folder, cluster, "ca", "leaver"), every=0.1)
+    need(admits(folder, cluster, "ca", "client"), "a client whose certificate is not revoked is refused")
+    say("  a certificate was revoked while the nodes ran: its client is refused, the others are not")
+
+
 def renewed(folder, cluster):
     """The nodes change to another authority while they run, in the order in which operators do that: trust both, renew, trust the new one."""
-
-    def put(name, content):
-        (folder / "new").write_text(content)
-        os.replace(folder / "new", folder / name)
-
-    def admits(authority, name):
-        with presenting(folder, authority, name):
-            return cluster.atoll("log", "append", "--log", LOG, "renewed", check=False).returncode == 0
-
     text = lambda name: (folder / name).read_text()
-    put("ca.pem", text("ca.pem") + text("other.pem"))
-    poll("clients of the second authority are admitted", 30, lambda: admits("ca", "stranger"), every=0.1)
+    put(folder, "ca.pem", text("ca.pem") + text("other.pem"))
+    poll("clients of the second authority are admitted", 30, lambda: admits(folder, cluster, "ca", "stranger"), every=0.1)
     for node in cluster.nodes():
         for part in ("pem", "key"):
-            put(f"node-{node.id}.{part}", text(f"false-node-{node.id}.{part}"))
-    poll("the nodes have certificates of the second authority", 30, lambda: admits("other", "stranger"), every=0.1)
-    put("ca.pem", text("other.pem"))
-    poll("clients of the first authority are refused", 30, lambda: not admits("other", "client"), every=0.1)
+            put(folder, f"node-{node.id}.{part}", text(f"false-node-{node.id}.{part}"))
+    poll("the nodes have certificates of the second authority", 30, lambda: admits(folder, cluster, "other", "stranger"), every=0.1)
+    put(folder, "ca.pem", text("other.pem"))
+    poll("clients of the first authority are refused", 30, lambda: not admits(folder, cluster, "other", "client"), every=0.1)
     with presenting(folder, "other", "stranger"):
         works(cluster, 5 * RECORDS)
         cluster.kill([2])
@@ -159,13 +181,15 @@ def renewed(folder, cluster):
 
 def body(drill):
     nodes = [(f"{false}node-{number}", authority) for number in (1, 2, 3) for false, authority in (("", "ca"), ("false-", "other"))]
-    certificates(drill.folder, [*nodes, ("client", "ca"), ("stranger", "other")])
+    certificates(drill.folder, [*nodes, ("client", "ca"), ("leaver", "ca"), ("stranger", "other")])
+    put(drill.folder, "revoked.pem", lists(drill.folder))
     cluster = Serving(drill.binary, drill.folder / "cluster", 3)
     for node in cluster.nodes():
-        secured(drill.folder, node, OPERATORS)
+        secured(drill.folder, node, OPERATORS, "revoked.pem")
     try:
         drill.result["refused"] = served_with_certificates(drill, drill.folder, cluster) + without_tls(drill, drill.folder, cluster)
         strange_peer(drill.folder, cluster)
+        revoked(drill.folder, cluster)
         renewed(drill.folder, cluster)
     finally:
         cluster.stop()

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_core::NodeId;
-use atoll_socket::Fresh;
+use atoll_socket::{Fresh, revocation_lists};
+use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
@@ -22,6 +23,8 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// The private key of this node.
     pub key: PathBuf,
+    /// Lists of revoked certificates. If there is a file, certificates are refused unless every authority of their chain has a list in it.
+    pub revoked: Option<PathBuf>,
     /// The name that the certificates of peers must contain. None takes the host from each peer's address.
     pub server_name: Option<String>,
 }
@@ -61,7 +64,7 @@ pub enum TlsError {
         /// The error.
         error: rustls::Error,
     },
-    /// The verifier of client certificates could not be created.
+    /// The verifier of certificates could not be created, for example because a list of revoked ones is damaged.
     #[error("{}: {error}", path.display())]
     Verifier {
         /// The file with the authorities.
@@ -103,12 +106,16 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 impl Tls {
     /// Loads the files of a node. Errors name the file.
     pub fn load(files: &TlsFiles, node: NodeId) -> Result<Tls, TlsError> {
-        let TlsFiles { ca, cert, key, server_name } = files;
+        let TlsFiles { ca, cert, key, revoked, server_name } = files;
         let mut roots = RootCertStore::empty();
         for authority in certificates(ca)? {
             roots.add(authority).map_err(|error| TlsError::Authority { path: ca.clone(), error })?;
         }
         let roots = Arc::new(roots);
+        let lists = |path: &PathBuf| {
+            revocation_lists(path).map_err(|error| TlsError::File { path: path.clone(), error })
+        };
+        let lists = revoked.as_ref().map(lists).transpose()?.unwrap_or_default();
         let chain = certificates(cert)?;
         if !is_of_node(chain.first(), node) {
             return Err(TlsError::NotThisNode { cert: cert.clone(), name: name_of_node(node) });
@@ -118,19 +125,25 @@ impl Tls {
         let pair = |error| TlsError::Pair { cert: cert.clone(), key: key.clone(), error };
 
         let ring = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), ring.clone())
+        let unusable = |error| TlsError::Verifier { path: revoked.as_ref().unwrap_or(ca).clone(), error };
+        let of_clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), ring.clone())
+            .with_crls(lists.clone())
             .build()
-            .map_err(|error| TlsError::Verifier { path: ca.clone(), error })?;
+            .map_err(unusable)?;
+        let of_servers = WebPkiServerVerifier::builder_with_provider(roots, ring.clone())
+            .with_crls(lists)
+            .build()
+            .map_err(unusable)?;
         let server = ServerConfig::builder_with_provider(ring.clone())
             .with_safe_default_protocol_versions()
             .map_err(pair)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(of_clients)
             .with_single_cert(chain.clone(), private.clone_key())
             .map_err(pair)?;
         let client = ClientConfig::builder_with_provider(ring)
             .with_safe_default_protocol_versions()
             .map_err(pair)?
-            .with_root_certificates(roots)
+            .with_webpki_verifier(of_servers)
             .with_client_auth_cert(chain, private)
             .map_err(pair)?;
         let server_name = match server_name {
@@ -146,7 +159,8 @@ impl Tls {
 
     /// Loads the files of a node, and again whenever they change. Connections that exist keep what they were opened with.
     pub(crate) fn load_fresh(files: &TlsFiles, node: NodeId) -> Result<Arc<Fresh<Tls>>, TlsError> {
-        let (its, paths) = (files.clone(), vec![files.ca.clone(), files.cert.clone(), files.key.clone()]);
+        let (its, mut paths) = (files.clone(), vec![files.ca.clone(), files.cert.clone(), files.key.clone()]);
+        paths.extend(files.revoked.clone());
         Fresh::from_files("TLS between nodes", paths, move || Tls::load(&its, node))
     }
 

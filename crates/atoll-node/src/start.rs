@@ -338,12 +338,13 @@ pub(crate) fn open(config: &NodeConfig) -> Result<Opened, StartError> {
 
 fn door_tls(config: &NodeConfig) -> Result<Option<DoorTls>, StartError> {
     let Some(files) = &config.tls else { return Ok(None) };
-    let (certificate, key, authority) = (files.cert.clone(), files.key.clone(), files.ca.clone());
+    let its = files.clone();
+    let files = DoorTlsFiles { certificate: its.cert, key: its.key, authority: its.ca, revoked: its.revoked };
     let clients = match config.authorisation.certificates_optional {
         true => Certificates::Optional,
         false => Certificates::Needed,
     };
-    Ok(Some(DoorTls::from_files(DoorTlsFiles { certificate, key, authority }, clients)?))
+    Ok(Some(DoorTls::from_files(files, clients)?))
 }
 
 /// Returns the gate of the gRPC listener. Whoever can reach it from another machine needs grants, unless the operator has opened it to

@@ -1,5 +1,6 @@
 //! Options of the TCP connections that carry short messages, which nodes and clients share. Doors also share how often they warn that they
-//! cannot accept connections, how certificates are read again when their files change, and how TLS handshakes take turns.
+//! cannot accept connections, how certificates are read again when their files change, how lists of revoked ones are read, and how TLS
+//! handshakes take turns.
 //!
 //! By default, TCP repeats a lone segment that was lost after 200 ms at the earliest, and then after twice as long each time. Everything
 //! behind that segment waits, and an operation of a keyspace takes a few milliseconds. So these connections repeat after
@@ -7,6 +8,7 @@
 
 mod fresh;
 mod handshakes;
+mod revoked;
 mod warning;
 
 use std::io;
@@ -16,6 +18,7 @@ use socket2::SockRef;
 
 pub use fresh::Fresh;
 pub use handshakes::Handshakes;
+pub use revoked::revocation_lists;
 pub use warning::LimitedWarning;
 
 /// Bounds of the timers of a connection.

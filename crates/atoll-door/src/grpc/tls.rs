@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_socket::{Fresh, Handshakes};
+use atoll_socket::{Fresh, Handshakes, revocation_lists};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
@@ -33,11 +33,19 @@ pub enum DoorTlsError {
         /// What is wrong with it.
         error: rustls::pki_types::pem::Error,
     },
+    /// The lists of revoked certificates cannot be read.
+    #[error("{path}: {error}")]
+    Revoked {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        error: rustls::pki_types::pem::Error,
+    },
     /// Certificate, key and authority cannot be used, or do not fit together.
     #[error("certificate, key and authority: {0}")]
     Rustls(#[from] rustls::Error),
-    /// The authority cannot be used to check clients.
-    #[error("the authority: {0}")]
+    /// The authority, or a list of revoked certificates, cannot be used to check clients.
+    #[error("the authority, or a list of revoked certificates: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
@@ -50,6 +58,8 @@ pub struct DoorTlsFiles {
     pub key: PathBuf,
     /// The authority that must have issued the clients' certificates.
     pub authority: PathBuf,
+    /// Lists of revoked certificates. If there is a file, certificates are refused unless every authority of their chain has a list in it.
+    pub revoked: Option<PathBuf>,
 }
 
 /// Whether clients need a certificate.
@@ -101,7 +111,7 @@ impl DoorTls {
         authority: &[u8],
         clients: Certificates,
     ) -> Result<Self, DoorTlsError> {
-        Ok(DoorTls::of(Source::Given(acceptor(certificate, key, authority, clients)?)))
+        Ok(DoorTls::of(Source::Given(acceptor(certificate, key, authority, Vec::new(), clients)?)))
     }
 
     /// Creates it from PEM files, which are read again whenever they change. Connections that exist keep what they were opened with.
@@ -109,13 +119,25 @@ impl DoorTls {
     /// # Errors
     /// The files cannot be used now.
     pub fn from_files(files: DoorTlsFiles, clients: Certificates) -> Result<Self, DoorTlsError> {
-        let paths = vec![files.certificate.clone(), files.key.clone(), files.authority.clone()];
+        let mut paths = vec![files.certificate.clone(), files.key.clone(), files.authority.clone()];
+        paths.extend(files.revoked.clone());
         let fresh = Fresh::from_files("TLS of the gRPC door", paths, move || {
             let read = |path: &Path| {
                 std::fs::read(path)
                     .map_err(|error| DoorTlsError::Unreadable { path: path.display().to_string(), error })
             };
-            acceptor(&read(&files.certificate)?, &read(&files.key)?, &read(&files.authority)?, clients)
+            let lists = |path: &PathBuf| {
+                revocation_lists(path)
+                    .map_err(|error| DoorTlsError::Revoked { path: path.display().to_string(), error })
+            };
+            let revoked = files.revoked.as_ref().map(lists).transpose()?.unwrap_or_default();
+            acceptor(
+                &read(&files.certificate)?,
+                &read(&files.key)?,
+                &read(&files.authority)?,
+                revoked,
+                clients,
+            )
         });
         Ok(DoorTls::of(Source::Files(fresh?)))
     }
@@ -138,6 +160,7 @@ fn acceptor(
     certificate: &[u8],
     key: &[u8],
     authority: &[u8],
+    revoked: Vec<CertificateRevocationListDer<'static>>,
     clients: Certificates,
 ) -> Result<TlsAcceptor, DoorTlsError> {
     let pem = |what| move |error| DoorTlsError::Pem { what, error };
@@ -149,7 +172,8 @@ fn acceptor(
         roots.add(root)?;
     }
     let ring = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring.clone());
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring.clone()).with_crls(revoked);
     let verifier = match clients {
         Certificates::Needed => verifier.build()?,
         Certificates::Optional => verifier.allow_unauthenticated().build()?,

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use crate::common::{book, frame, options, outgoing, start};
 use atoll_core::{Class, Exchange, Link, NodeId};
 use atoll_net::{Net, StartError, Tls, TlsFiles};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa, KeyIdMethod,
+    KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -37,12 +40,79 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let file = names.join(" ");
-        let cert = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.serial_number = Some(serial(&file));
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
         let (cert_path, key_path) = (self.path(&format!("{file}.pem")), self.path(&format!("{file}.key")));
         std::fs::write(&cert_path, cert.pem()).unwrap();
         std::fs::write(&key_path, key.serialize_pem()).unwrap();
-        TlsFiles { ca: self.path("ca.pem"), cert: cert_path, key: key_path, server_name: None }
+        TlsFiles { ca: self.path("ca.pem"), cert: cert_path, key: key_path, revoked: None, server_name: None }
     }
+}
+
+/// The number of the certificate with these names.
+fn serial(names: &str) -> SerialNumber {
+    SerialNumber::from_slice(&[&[1], names.as_bytes()].concat())
+}
+
+impl Authority {
+    /// Creates a file in which the certificates with these names are revoked.
+    fn revoke(&self, names: &[&str]) -> PathBuf {
+        let revoked = |names: &&str| RevokedCertParams {
+            serial_number: serial(names),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2020, 2, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: names.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let path = self.path("revoked.pem");
+        std::fs::write(&path, list.signed_by(&self.issuer).unwrap().pem().unwrap()).unwrap();
+        path
+    }
+}
+
+/// The list is long past its date, and counts all the same: that nobody has renewed it must not stop a cluster.
+#[tokio::test]
+async fn a_peer_whose_certificate_is_revoked_stays_out_in_both_directions() {
+    let authority = Authority::new();
+    let revoked = Some(authority.revoke(&["127.0.0.1 node-1"]));
+    let mut two = options(2, 22);
+    two.tls = Some(TlsFiles { revoked: revoked.clone(), ..authority.node(2) });
+    let b = start(two).await;
+    for (id, life, list, admitted) in
+        [(1, 11, None, false), (3, 31, None, true), (1, 12, revoked.clone(), false), (3, 32, revoked, true)]
+    {
+        let mut other = options(id, life);
+        other.tls = Some(TlsFiles { revoked: list, ..authority.node(id) });
+        b.net.set_peers([(NodeId(id), "127.0.0.1:1".into())].into());
+        let mut a = start(other).await;
+        a.net.set_peers(book(&[b.at()]));
+        if admitted {
+            a.until_link(2, Class::Data, Link::Up).await;
+        } else {
+            while a.net.stats().failed_dials < 3 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(a.net.stats().dialed, 0, "life {life}");
+        }
+    }
+    // The one that dials refuses a revoked peer, too.
+    let mut three = options(3, 33);
+    three.tls =
+        Some(TlsFiles { revoked: Some(authority.revoke(&["127.0.0.1 node-2"])), ..authority.node(3) });
+    let a = start(three).await;
+    a.net.set_peers(book(&[b.at()]));
+    while a.net.stats().failed_dials < 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(a.net.stats().dialed, 0);
 }
 
 #[tokio::test]
@@ -190,6 +260,12 @@ async fn errors_name_the_file() {
     let broken = authority.path("broken.pem");
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
     names(error_of(&TlsFiles { ca: broken.clone(), ..good.clone() }), &broken);
+    for not_a_list in [&missing, &garbage, &authority.path("ca.pem"), &broken] {
+        names(error_of(&TlsFiles { revoked: Some(not_a_list.clone()), ..good.clone() }), not_a_list);
+    }
+    let damaged = authority.path("damaged.pem");
+    std::fs::write(&damaged, "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n").unwrap();
+    names(error_of(&TlsFiles { revoked: Some(damaged.clone()), ..good.clone() }), &damaged);
     // The key belongs to another certificate.
     let other = authority.node(2);
     names(error_of(&TlsFiles { key: other.key.clone(), ..good.clone() }), &other.key);

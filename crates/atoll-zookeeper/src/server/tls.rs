@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use atoll_socket::Fresh;
+use atoll_socket::{Fresh, revocation_lists};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier};
@@ -40,6 +40,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The authorities that may issue clients' certificates. Not read if no client is asked for one.
     pub ca: PathBuf,
+    /// Lists of revoked certificates. If there is a file, certificates are refused unless every authority of their chain has a list in it.
+    pub revoked: Option<PathBuf>,
     /// Whether clients must present a certificate.
     pub clients: ClientCertificates,
 }
@@ -90,7 +92,10 @@ fn verifier(files: &TlsFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
         roots.add(authority).map_err(|e| failed(e.to_string()))?;
     }
     let ring = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring);
+    let lists =
+        |path: &PathBuf| revocation_lists(path).map_err(|error| TlsError::File { path: path.clone(), error });
+    let revoked = files.revoked.as_ref().map(lists).transpose()?.unwrap_or_default();
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring).with_crls(revoked);
     let builder = match files.clients {
         ClientCertificates::Want => builder.allow_unauthenticated(),
         _ => builder,
@@ -106,6 +111,7 @@ pub fn acceptor(files: &TlsFiles) -> Result<Arc<Fresh<TlsAcceptor>>, TlsError> {
     let mut paths = vec![files.cert.clone(), files.key.clone()];
     if files.clients != ClientCertificates::None {
         paths.push(files.ca.clone());
+        paths.extend(files.revoked.clone());
     }
     let its = files.clone();
     Fresh::from_files("TLS of the ZooKeeper door", paths, move || acceptor_now(&its))

@@ -59,6 +59,8 @@ pub struct Tls {
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
+    /// Lists of revoked certificates.
+    pub revoked: Option<PathBuf>,
     /// The name in every peer's certificate. None: the host of its address.
     pub server_name: Option<String>,
 }
@@ -420,7 +422,8 @@ fn read_tls(source: &mut Source<'_>, file: &Path, table: &Table<'_>) -> Option<T
         ["ca", "cert", "key"].map(|name| table.need(source, name, |v| path(file, v).filter(|p| p.is_file())));
     let server_name =
         table.read(source, "server_name", |v| text(v).filter(|n| good_address(&format!("{n}:1"), 1)));
-    Some(Tls { ca: ca?, cert: cert?, key: key?, server_name })
+    let revoked = table.read(source, "revoked", |v| path(file, v).filter(|p| p.is_file()));
+    Some(Tls { ca: ca?, cert: cert?, key: key?, revoked, server_name })
 }
 
 /// The maximum number of operators in the file, and the longest name of one.

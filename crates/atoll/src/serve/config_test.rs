@@ -37,7 +37,7 @@ fn what_is_off_in_the_print_is_right_once_it_is_on() {
     // Only the files are at fault: they do not exist.
     let faults = fault_of(&on);
     let lines: Vec<&str> = faults.lines().collect();
-    assert_eq!(lines.len(), 7, "{faults}");
+    assert_eq!(lines.len(), 9, "{faults}");
     let is_file =
         |l: &&str| (l.contains("tls") && l.contains("PEM file")) || l.contains("`zookeeper.jaas`: ");
     assert!(lines.iter().all(is_file), "{faults}");
@@ -190,6 +190,21 @@ fn tls_is_three_files_that_are_there() {
     let full = "[listen]\ngrpc = \"0.0.0.0:7411\"\n[tls]\nca = \"ca.pem\"\ncert = \"node.pem\"\nkey = \"node.key\"\n";
     let config = Config::parse(&file, full, &over()).unwrap();
     assert_eq!(config.tls.unwrap().ca, dir.path().join("ca.pem"));
+    assert_eq!(config.zookeeper_tls, None);
+    let with_lists = format!("{full}revoked = \"ca.pem\"\n");
+    let config = Config::parse(&file, &with_lists, &over()).unwrap();
+    assert_eq!(config.tls.unwrap().revoked, Some(dir.path().join("ca.pem")));
+    let with_zookeeper = with_lists.replace("[listen]\n", "[listen]\nzookeeper_tls = \"127.0.0.1:2281\"\n");
+    let lists_of = |zookeeper: &str| {
+        let text = format!("{with_zookeeper}[zookeeper]\n{zookeeper}");
+        Config::parse(&file, &text, &over()).unwrap().zookeeper_tls.unwrap().1.revoked
+    };
+    // Those of [tls] are of its authority.
+    assert_eq!(lists_of(""), Some(dir.path().join("ca.pem")));
+    assert_eq!(lists_of("tls_ca = \"node.pem\"\n"), None);
+    assert_eq!(lists_of("tls_revoked = \"node.key\"\n"), Some(dir.path().join("node.key")));
+    let f = Config::parse(&file, &with_lists.replace("revoked = \"ca", "revoked = \"gone"), &over());
+    assert!(f.unwrap_err().to_string().contains(":7: `tls.revoked` is \"gone.pem\""));
     let f = Config::parse(&file, &full.replace("key = \"node.key\"\n", ""), &over()).unwrap_err().to_string();
     assert!(f.contains("`tls.key` is missing"), "{f}");
     let f = Config::parse(&file, &full.replace("node.pem", "gone.pem"), &over()).unwrap_err().to_string();

@@ -55,8 +55,8 @@ pub(crate) fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filte
 
 /// Converts the files of `[tls]` to the type of the network.
 pub(super) fn tls_files(tls: &Tls) -> TlsFiles {
-    let Tls { ca, cert, key, server_name } = tls.clone();
-    TlsFiles { ca, cert, key, server_name }
+    let Tls { ca, cert, key, revoked, server_name } = tls.clone();
+    TlsFiles { ca, cert, key, revoked, server_name }
 }
 
 /// Returns the feature levels that this program reads. A test build reads one more if it finds `ATOLL_NEXT_LEVEL` in its environment: in

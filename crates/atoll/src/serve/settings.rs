@@ -55,7 +55,10 @@ pub const SECTIONS: [(&str, &str); 12] = [
         "peer",
         "One table for each founding member of the cluster, the same in every node's file; none for a standalone node.\nA node that is added later needs a table for any one living member, and none for itself.\nLater changes are made with `atoll node add|drain|remove`.",
     ),
-    ("tls", "Mutual TLS between nodes, and TLS of the gRPC door. Either all three files are set, or none."),
+    (
+        "tls",
+        "Mutual TLS between nodes, and TLS of the gRPC door. Either the first three files are set, or none.",
+    ),
     (
         "auth",
         "Who may do what at the gRPC door: `atoll auth` grants rights, and this section says who needs none.",
@@ -196,6 +199,13 @@ pub const SETTINGS: &[Setting] = &[
         "This node's certificate, with the DNS name node-ID (node-2 for node 2), followed by intermediates.",
     ),
     without_default("tls", "key", "\"node.key\"", FILE, "Its private key."),
+    without_default(
+        "tls",
+        "revoked",
+        "\"revoked.pem\"",
+        FILE,
+        "Lists of revoked certificates. With them, a certificate is refused unless every authority between it and `ca` has a list.",
+    ),
     without_default(
         "tls",
         "server_name",
@@ -392,6 +402,13 @@ pub const SETTINGS: &[Setting] = &[
         "\"clients-ca.pem\"",
         FILE,
         "`ssl.trustStore.location`: the authorities that must have signed the certificates of clients. If not set: those of [tls].",
+    ),
+    without_default(
+        "zookeeper",
+        "tls_revoked",
+        "\"clients-revoked.pem\"",
+        FILE,
+        "Lists of revoked certificates, as in [tls]. If not set, and `tls_ca` is not set: those of [tls].",
     ),
     with_default(
         "zookeeper",

@@ -142,7 +142,11 @@ pub const DEMANDS: &[(&str, &str, &str)] = &[
     ),
     ("quorum.auth.learnerRequireSasl", "false", "nodes know each other by the certificates of [tls]"),
     ("quorum.auth.serverRequireSasl", "false", "nodes know each other by the certificates of [tls]"),
-    ("ssl.crl", "false", "lists of revoked certificates are not read: issue certificates that soon expire"),
+    (
+        "ssl.crl",
+        "false",
+        "lists of revoked certificates are read from a file: write `atoll.zookeeper.tls_revoked`",
+    ),
     ("ssl.ocsp", "false", "revoked certificates are not looked up: issue certificates that soon expire"),
     (
         "peerType",

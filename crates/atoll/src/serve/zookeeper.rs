@@ -152,7 +152,7 @@ pub fn read_tls(
         let own = maybe(source, table, key, |v| path(file, v).filter(|p| p.is_file()));
         own.flatten()
     };
-    let [cert, key, ca] = ["tls_cert", "tls_key", "tls_ca"].map(&mut pem);
+    let [cert, key, ca, revoked] = ["tls_cert", "tls_key", "tls_ca", "tls_revoked"].map(&mut pem);
     let clients = table.read(source, "tls_client_certificates", |v| match v.as_str()? {
         "need" => Some(ClientCertificates::Need),
         "want" => Some(ClientCertificates::Want),
@@ -163,9 +163,11 @@ pub fn read_tls(
         (None, None) => (nodes?.cert.clone(), nodes?.key.clone()),
         (cert, key) => (cert?, key?),
     };
+    // The lists are those of an authority.
+    let revoked = if ca.is_some() { revoked } else { revoked.or_else(|| nodes?.revoked.clone()) };
     let ca = ca.or_else(|| nodes.map(|tls| tls.ca.clone()));
     let ca = if clients == ClientCertificates::None { ca.unwrap_or_default() } else { ca? };
-    Some(TlsFiles { cert, key, ca, clients })
+    Some(TlsFiles { cert, key, ca, revoked, clients })
 }
 
 /// Returns whether every client that connects must show a certificate.

@@ -13,7 +13,10 @@ use atoll_zookeeper::jute::records::ConnectRequest;
 use atoll_zookeeper::jute::reply::WhoAmIReply;
 use atoll_zookeeper::jute::request::{Request, SaslRequest};
 use atoll_zookeeper::{ClientCertificates, Options, TlsFiles, Users};
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType, IsCa,
+    Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -31,9 +34,41 @@ fn certificates(dir: &Path) {
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "Reef");
         params.distinguished_name.push(DnType::CommonName, name);
+        params.serial_number = Some(SerialNumber::from_slice(name.as_bytes()));
         let key = KeyPair::generate().unwrap();
         write(&format!("{name}.pem"), params.signed_by(&key, &issuer).unwrap().pem());
         write(&format!("{name}.key"), key.serialize_pem());
+    }
+    for name in ["nobody", "client"] {
+        let revoked = RevokedCertParams {
+            serial_number: SerialNumber::from_slice(name.as_bytes()),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2020, 2, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        write(&format!("without-{name}.pem"), list.signed_by(&issuer).unwrap().pem().unwrap());
+    }
+}
+
+#[test]
+fn a_client_whose_certificate_is_revoked_stays_out() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    for (list, admitted) in [("without-nobody.pem", true), ("without-client.pem", false)] {
+        let all = files(dir.path(), ClientCertificates::Want);
+        let files = TlsFiles { revoked: Some(dir.path().join(list)), ..all };
+        let (_, tls) = door_with(Options::default(), Some(&files));
+        assert_eq!(handshake(dir.path(), tls, true).is_ok(), admitted, "{list}");
+        // Whoever shows no certificate has none that is revoked.
+        assert!(handshake(dir.path(), tls, false).is_ok());
     }
 }
 
@@ -42,6 +77,7 @@ fn files(dir: &Path, clients: ClientCertificates) -> TlsFiles {
         cert: dir.join("localhost.pem"),
         key: dir.join("localhost.key"),
         ca: dir.join("ca.pem"),
+        revoked: None,
         clients,
     }
 }
