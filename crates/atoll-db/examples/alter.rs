@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+use atoll_db::store::may_continue;
 use atoll_db::{Direction, FjallStore, KeyRange, Store, StoreError};
 
 const CACHE_BYTES: u64 = 1 << 20;
@@ -33,7 +34,7 @@ fn alter(folder: &str, prefix: &[u8], nth: usize) -> Result<Option<Vec<u8>>, Sto
         }
         seen += page.len();
         match page.last() {
-            Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
+            Some((last, _)) if may_continue(&page, PAGE_ENTRIES) => left = left.above(last),
             _ => return Ok(None),
         }
     }

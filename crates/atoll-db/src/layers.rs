@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::store::{InMemory, StoreError, StoreSnapshot, VersionedMap};
+use crate::store::{InMemory, StoreError, StoreSnapshot, VersionedMap, may_continue};
 use atoll_contract::application::{Direction, KeyRange, Page};
 
 /// Shows one state of the replica if it is read at one version. Cheap to clone.
@@ -82,7 +82,7 @@ impl Layers {
             above = merge(above, over, direction);
         }
         let base = self.base.page(&covered, direction, limit)?;
-        if base.len() >= limit
+        if may_continue(&base, limit)
             && let Some((last, _)) = base.last()
         {
             covered = up_to(covered, last, direction);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::record::StateRecord;
 use super::state_hash::{self, Before};
-use crate::store::{Change, StoreError, StoreSnapshot};
+use crate::store::{Change, StoreError, StoreSnapshot, may_continue};
 use atoll_contract::application::AppId;
 use atoll_contract::application::full_key;
 use atoll_contract::application::{Direction, KeyRange};
@@ -80,7 +80,7 @@ impl Ranges {
                 rows.push(Row { start: Bytes::copy_from_slice(&key[prefix.len()..]), keys, sum });
             }
             match page.last() {
-                Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
+                Some((last, _)) if may_continue(&page, PAGE_ENTRIES) => left = left.above(last),
                 _ => break,
             }
         }
@@ -205,7 +205,7 @@ fn read_parts(
             parts[last].sum = parts[last].sum.wrapping_add(state_hash::of(key, value));
         }
         match page.last() {
-            Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
+            Some((last, _)) if may_continue(&page, PAGE_ENTRIES) => left = left.above(last),
             _ => return Ok(parts),
         }
     }

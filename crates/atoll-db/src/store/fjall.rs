@@ -15,7 +15,7 @@ use super::deferred_deletes::DeferredDeletes;
 use super::owner::{Bound, Owner, OwnerError};
 use super::pinned::{Items, Pinned};
 use super::row_cache::RowCache;
-use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
+use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot, first_of, persistence_of};
 use atoll_contract::application::{Direction, KeyRange};
 
 /// The prefix of the name of a tree, before its number. One tree holds the keys of all applications, whose first byte distinguishes
@@ -453,8 +453,8 @@ impl StoreSnapshot for View {
         let Some(parts) = &*parts else { return Err(closed("read")) };
         let items = parts.scan(range);
         match direction {
-            Direction::Forward => items.take(limit).map(read).collect(),
-            Direction::Backward => items.rev().take(limit).map(read).collect(),
+            Direction::Forward => first_of(items.map(read), limit),
+            Direction::Backward => first_of(items.rev().map(read), limit),
         }
     }
 }

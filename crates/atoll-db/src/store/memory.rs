@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::versions::{Hold, Live, VersionedMap};
-use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot};
+use super::{Change, InMemory, Persistence, Store, StoreError, StoreSnapshot, first_of};
 use atoll_contract::application::{Direction, KeyRange};
 
 /// The simulated disk. Shared by the store and its snapshots.
@@ -244,7 +244,7 @@ impl StoreSnapshot for Snapshot {
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
         self.disk.check("read")?;
-        Ok(self.read(range, direction, limit))
+        first_of(self.read(range, direction, limit).into_iter().map(Ok), limit)
     }
 }
 

@@ -46,6 +46,37 @@ pub(crate) fn persistence_of(error: &std::io::Error) -> Persistence {
     }
 }
 
+/// A page ends with the entry with which it has this many bytes. Larger: more memory for each reader of long values. Smaller: more pages.
+pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+type Entry = (Bytes, Bytes);
+
+fn size_of(page: &[Entry]) -> usize {
+    page.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+/// Returns whether a range may have entries behind a page of [`StoreSnapshot::page`] with this limit.
+pub fn may_continue(page: &[Entry], limit: usize) -> bool {
+    page.len() >= limit || size_of(page) >= PAGE_BYTES
+}
+
+/// Takes the entries of a page.
+fn first_of(
+    items: impl Iterator<Item = Result<Entry, StoreError>>,
+    limit: usize,
+) -> Result<Vec<Entry>, StoreError> {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for item in items.take(limit) {
+        let (key, value) = item?;
+        bytes += key.len() + value.len();
+        page.push((key, value));
+        if bytes >= PAGE_BYTES {
+            break;
+        }
+    }
+    Ok(page)
+}
+
 /// See the module documentation.
 pub trait Store: Send + fmt::Debug {
     /// Returns a snapshot of everything that is committed now. After a failure it may be unreadable until [`Store::reopen`]
@@ -110,8 +141,8 @@ pub trait StoreSnapshot: Send + Sync + fmt::Debug {
     /// The key cannot be read.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
 
-    /// Returns the first entries of a range in the given direction: at most `limit`. If there are fewer, the range has no more
-    /// entries.
+    /// Returns the first entries of a range in the given direction: at most `limit`, and none behind those that have [`PAGE_BYTES`].
+    /// [`may_continue`] says whether the range may have more.
     ///
     /// # Errors
     /// The entries cannot be read.

@@ -15,7 +15,7 @@ use atoll_core::{Env, Tick, Ticket};
 
 use super::server::in_thread;
 use crate::replica::{FIRST, Ranges, StateRecord, hash_of};
-use crate::store::{StoreError, StoreSnapshot};
+use crate::store::{StoreError, StoreSnapshot, may_continue};
 use atoll_contract::application::{Direction, KeyRange};
 
 /// The number of entries that are read at a time.
@@ -171,7 +171,7 @@ impl Scrub<'_> {
                 Pace::Until(_) => {}
             }
             match page.last() {
-                Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
+                Some((last, _)) if may_continue(&page, PAGE_ENTRIES) => left = left.above(last),
                 _ => break,
             }
         }

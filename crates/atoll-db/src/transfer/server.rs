@@ -23,7 +23,7 @@ use super::message::{
 };
 use crate::engine::Core;
 use crate::replica::{HashAt, StateRecord};
-use crate::store::{StoreError, StoreSnapshot};
+use crate::store::{StoreError, StoreSnapshot, may_continue};
 use atoll_contract::application::{Direction, KeyRange};
 
 /// The maximum number of snapshots that are open at the same time.
@@ -304,7 +304,7 @@ pub(crate) fn read_chunk(base: &dyn StoreSnapshot, after: &Bytes) -> Result<(Chu
     }
     loop {
         let page = base.page(&left, Direction::Forward, PAGE_ENTRIES)?;
-        let whole = page.len() < PAGE_ENTRIES;
+        let whole = !may_continue(&page, PAGE_ENTRIES);
         for (key, value) in page {
             let more = size_of(&key, &value);
             if !chunk.0.is_empty() && (bytes >= FULL_BYTES || bytes + more > MAX_PLAIN_BYTES) {
