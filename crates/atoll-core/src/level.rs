@@ -65,6 +65,8 @@ pub mod since {
     pub const ENDS_IN_STEPS: Level = Level(2);
     /// Commands and records of ZooKeeper's sessions have the hash of the password instead of it.
     pub const HASHED_PASSWORDS: Level = Level(2);
+    /// Commands of the database are longer than an entry, which has a part of one.
+    pub const LONG_COMMANDS: Level = Level(2);
     /// The database has an application of grants and tokens.
     pub const AUTHORISATION: Level = Level(2);
     /// An append states a lower bound for the offsets of its records. It is the last field of the messages to sequencers.

@@ -14,6 +14,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use atoll_contract::application::{AppId, Proposer};
 
+use crate::part::{PART_HEADER_BYTES, PART_VERSION, PARTS, Part};
+
 const MAGIC: [u8; 3] = [0xa7, b'd', b'b'];
 const FIRST_FORMAT: u8 = 1;
 const NEXT_FORMAT: u8 = 2;
@@ -23,7 +25,7 @@ const COMMAND_HEADER_BYTES: usize = 6;
 /// The number of bytes that may follow the header in a later format.
 const MORE_BYTES: usize = 2;
 
-/// The maximum length of a command, in bytes.
+/// The maximum length of a command in one entry, in bytes. A longer one is cut into parts.
 pub const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES - HEADER_BYTES - MORE_BYTES - COMMAND_HEADER_BYTES;
 
 /// Returns the format of entries written at a level. It is also the highest format that a program with this highest level can read.
@@ -131,6 +133,17 @@ impl EntryBuilder {
         self.bytes.put_u8(version);
         self.bytes.put_u32_le(u32::try_from(command.len()).expect("commands are bounded"));
         self.bytes.put_slice(command);
+    }
+
+    /// Adds a part of a command. Nothing else may be in the entry.
+    pub(crate) fn push_part(&mut self, part: &Part) {
+        let length = PART_HEADER_BYTES + part.data.len();
+        self.bytes.reserve(COMMAND_HEADER_BYTES + length);
+        self.bytes.put_u8(PARTS.0);
+        self.bytes.put_u8(PART_VERSION);
+        self.bytes.put_u32_le(u32::try_from(length).expect("parts are bounded"));
+        self.bytes.put_slice(&part.header());
+        self.bytes.put_slice(&part.data);
     }
 
     pub(crate) fn finish(self) -> Bytes {

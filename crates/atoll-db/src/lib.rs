@@ -24,6 +24,7 @@ mod entry;
 mod hosted;
 mod layers;
 pub mod mutants;
+mod part;
 mod replica;
 pub mod roles;
 pub mod store;
@@ -42,6 +43,7 @@ pub use engine::{
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
+pub use part::MAX_LONG_COMMAND_BYTES;
 pub use replica::{Halt, HashAt, Standing};
 pub use store::{Bound, Change, FjallStore, MemoryStore, Owner, OwnerError, Store, StoreSnapshot};
 pub use transfer::{ReplicaRole, Rot, RotKind, Shelf};

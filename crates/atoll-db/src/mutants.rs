@@ -10,6 +10,10 @@ atoll_core::mutants! {
     DB_CLOCK_UNCHECKED = "DbClockUnchecked", caught by ["database-clocks"];
     /// An entry is changed although nobody has asked the replicas whether they have passed it.
     DB_SURGERY_UNFENCED = "SurgeryUnfenced", caught by ["surgery"];
+    /// A replica does not check that the parts of a long command follow each other, and keeps those of commands that were given up.
+    DB_PARTS_UNCHECKED = "DbPartsUnchecked", caught by ["database", "zookeeper"];
+    /// A replica that starts or is refilled does not know of the parts in its store.
+    DB_PARTS_IN_MEMORY = "DbPartsInMemory", caught by ["database", "zookeeper"];
     /// A replica shows the state that its store had at startup before that state has been compared.
     DB_SERVES_UNCHECKED = "DbServesUnchecked", caught by [];
 }

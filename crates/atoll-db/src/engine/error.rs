@@ -4,7 +4,6 @@ use atoll_contract::LogPos;
 use atoll_log::{LogAppendError, LogError};
 
 use super::ClockAhead;
-use crate::entry::MAX_COMMAND_BYTES;
 use crate::replica::Halt;
 
 /// The limit of waiting commands is reached. The command was not accepted and did not happen.
@@ -23,10 +22,12 @@ pub struct Busy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// It did not happen: the command is too long.
-    #[error("a command has {bytes} bytes; at most {MAX_COMMAND_BYTES} are allowed")]
+    #[error("a command has {bytes} bytes; at most {allowed} are allowed")]
     TooLarge {
         /// The length of the command.
         bytes: usize,
+        /// The maximum at the cluster's feature level.
+        allowed: usize,
     },
     /// It did not happen and never will: the log did not append it.
     #[error("not proposed: {0}")]

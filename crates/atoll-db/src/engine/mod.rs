@@ -41,9 +41,12 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 
 use atoll_contract::LogPos;
+use atoll_core::level::since;
 use atoll_core::{Level, Ticket};
 
+use crate::entry::MAX_COMMAND_BYTES;
 use crate::hosted::Slot;
+use crate::part::MAX_LONG_COMMAND_BYTES;
 use crate::replica::{Halt, HashAt};
 use atoll_contract::application::View;
 use atoll_contract::application::{Application, Observer, Proposer, Rejected};
@@ -138,11 +141,20 @@ impl<A: Application> Engine<A> {
     }
 
     fn propose_command(&self, level: Level, command: Bytes, losses: Option<u64>) -> Result<Proposed, Busy> {
-        if command.len() > crate::entry::MAX_COMMAND_BYTES {
-            return Ok(Ticket::ready(Err(ProposeError::TooLarge { bytes: command.len() })));
+        let allowed = self.max_command_bytes();
+        if command.len() > allowed {
+            return Ok(Ticket::ready(Err(ProposeError::TooLarge { bytes: command.len(), allowed })));
         }
         let version = A::version_at(level);
         self.core.propose(Proposal { app: A::ID, version, command, losses })
+    }
+
+    /// Returns the maximum length of a command, in bytes. It rises with the feature level of the cluster.
+    pub fn max_command_bytes(&self) -> usize {
+        match self.core.levels.allows(since::LONG_COMMANDS) {
+            true => MAX_LONG_COMMAND_BYTES,
+            false => MAX_COMMAND_BYTES,
+        }
     }
 
     /// Returns how many times commands of this node were lost since it started, because an append failed.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use atoll_core::Bounds;
 
+use crate::entry::MAX_COMMAND_BYTES;
+
 /// Settings of an engine. None of them affects how an entry is applied, so they may differ between nodes. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -12,6 +14,10 @@ pub struct Options {
     pub max_entry_bytes: usize,
     /// The maximum number of commands in one log entry.
     pub max_entry_commands: usize,
+    /// A longer command is cut into parts, one in each entry. At most [`crate::MAX_COMMAND_BYTES`]: that fits into an entry.
+    pub cut_above_bytes: usize,
+    /// The approximate size of these parts. Too small: more entries. Too large: other nodes' entries wait longer between two parts.
+    pub part_bytes: usize,
     /// The maximum number of this node's entries in flight to the log. Too small: the log waits for round trips. Too large: entries
     /// stay small.
     pub max_inflight_entries: usize,
@@ -76,6 +82,8 @@ impl Default for Options {
         Options {
             max_entry_bytes: 256 * 1024,
             max_entry_commands: 4096,
+            cut_above_bytes: MAX_COMMAND_BYTES,
+            part_bytes: 512 * 1024,
             max_inflight_entries: 8,
             max_waiting_commands: 32 * 1024,
             max_waiting_bytes: 32 * 1024 * 1024,

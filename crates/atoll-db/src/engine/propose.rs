@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Unavailability};
+use atoll_core::level::since;
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, Gate, Pipeline, Sleep, Ticket, ticket};
@@ -22,8 +23,9 @@ use atoll_log::{LogAppendError, LogError, LogRecord, Room, VirtualLog};
 use super::clock::{CheckedClock, Reading};
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
 use super::{BarrierError, Busy, Options, ProposeError, Proposed};
-use crate::entry::{EntryBuilder, Header};
+use crate::entry::{EntryBuilder, Header, MAX_COMMAND_BYTES};
 use crate::mutants;
+use crate::part::Cutter;
 
 /// The pause before the next attempt to find the log, its tail, the cluster's level, or the other members' clocks.
 const LOG_PAUSE: Duration = Duration::from_millis(20);
@@ -192,6 +194,12 @@ struct Flight {
     wait: Ticket<Result<Vec<LogPos>, LogAppendError>>,
 }
 
+/// A command that is sent in parts, until its last part is sent.
+struct Long {
+    parts: Cutter,
+    caller: Caller,
+}
+
 struct Sender {
     to: Arc<ToLog>,
     core: Arc<Core>,
@@ -199,6 +207,8 @@ struct Sender {
     entries: Pipeline<(OpId, Bytes), Flight>,
     /// Closed while the log has no room for that entry.
     gate: Gate<Room>,
+    /// The command whose parts are being sent.
+    long: Option<Long>,
     /// The pause before the other members' clocks are read again.
     listening: Option<Sleep>,
     client: ClientId,
@@ -214,6 +224,7 @@ impl Sender {
             core,
             entries: Pipeline::default(),
             gate: Gate::default(),
+            long: None,
             listening: None,
             client: ClientId(0),
             last_seq: 0,
@@ -240,6 +251,7 @@ impl Sender {
             queue.losses += 1;
             std::mem::take(&mut queue.waiting)
         };
+        self.give_up_long(&ProposeError::Refused);
         self.answer(waiting, &ProposeError::Refused);
     }
 
@@ -275,7 +287,7 @@ impl Sender {
         }
         let error = match failed {
             LogAppendError::NotAppended(why) => ProposeError::NotProposed(why),
-            LogAppendError::TooLarge(bytes) => ProposeError::TooLarge { bytes },
+            LogAppendError::TooLarge(bytes) => ProposeError::TooLarge { bytes, allowed: MAX_COMMAND_BYTES },
             unknown => ProposeError::Unknown(unknown),
         };
         for caller in self.core.take_waiting(op).into_iter().flat_map(|w| w.callers) {
@@ -345,13 +357,22 @@ impl Sender {
 
     /// Answers all waiting commands with `why`. They did not happen. The reason is a clock that is far ahead, or a replica that has
     /// halted or is withheld.
-    fn refuse(&self, cx: &mut Context<'_>, why: &ProposeError) {
+    fn refuse(&mut self, cx: &mut Context<'_>, why: &ProposeError) {
         let refused = {
             let mut queue = lock(&self.to.queue);
             queue.waker = Some(cx.waker().clone());
             std::mem::take(&mut queue.waiting)
         };
+        self.give_up_long(why);
         self.answer(refused, why);
+    }
+
+    /// Answers the command whose parts are being sent. It did not happen, because its last part is never sent.
+    fn give_up_long(&mut self, why: &ProposeError) {
+        let Some(Long { parts, caller }) = self.long.take() else { return };
+        hit("db.propose.long_given_up");
+        self.core.release(1, parts.command_bytes());
+        caller.complete(Err(why.clone()));
     }
 
     /// Answers commands that were taken from the queue. They did not happen.
@@ -368,7 +389,7 @@ impl Sender {
             hit("db.propose.refused");
             self.continue_after_loss();
         }
-        if !self.is_asked(cx) {
+        if self.long.is_none() && !self.is_asked(cx) {
             return None;
         }
         if self.core.is_withheld() {
@@ -376,12 +397,22 @@ impl Sender {
             return None;
         }
         let time_ms = self.time_ms(cx)?;
+        if let Some(long) = self.long.take() {
+            return self.next_part(cx, long, time_ms);
+        }
         let options = &self.to.options;
+        let may_cut = self.core.levels.allows(since::LONG_COMMANDS);
+        let cut_above = if may_cut { options.cut_above_bytes.min(MAX_COMMAND_BYTES) } else { usize::MAX };
         let mut taken = Vec::new();
         let mut size = 0;
+        let mut long = None;
         {
             let mut queue = lock(&self.to.queue);
             while let Some((proposal, _)) = queue.waiting.front() {
+                if proposal.command.len() > cut_above {
+                    long = if taken.is_empty() { queue.waiting.pop_front() } else { None };
+                    break;
+                }
                 let more = EntryBuilder::size_of(&proposal.command);
                 let full = size + more > options.max_entry_bytes || taken.len() >= options.max_entry_commands;
                 if full && !taken.is_empty() {
@@ -391,9 +422,12 @@ impl Sender {
                 taken.extend(queue.waiting.pop_front());
             }
         }
-        self.last_seq += 1;
-        let op = OpId { client: self.client, seq: self.last_seq };
-        let header = Header { proposer: self.core.proposer, since: self.since, time_ms };
+        if let Some((Proposal { app, version, command, .. }, caller)) = long {
+            hit("db.propose.long");
+            let parts = Cutter::new(app, version, command, options.part_bytes);
+            return self.next_part(cx, Long { parts, caller }, time_ms);
+        }
+        let (op, header) = self.name_next(time_ms);
         let mut entry = EntryBuilder::new(&header, size, self.core.levels.active());
         let (mut callers, mut bytes) = (Vec::with_capacity(taken.len()), 0);
         for (proposal, caller) in taken {
@@ -402,6 +436,34 @@ impl Sender {
             callers.push(caller);
         }
         // The callers are registered before the entry is submitted, because another thread may apply it immediately.
+        if let Err(halt) = self.core.expect(Waiting { op, callers, bytes }) {
+            self.last_seq -= 1;
+            self.refuse(cx, &ProposeError::Stopped(halt));
+            return None;
+        }
+        Some((op, entry.finish()))
+    }
+
+    fn name_next(&mut self, time_ms: u64) -> (OpId, Header) {
+        self.last_seq += 1;
+        let op = OpId { client: self.client, seq: self.last_seq };
+        (op, Header { proposer: self.core.proposer, since: self.since, time_ms })
+    }
+
+    /// Builds an entry from the next part of a long command. The caller of the command waits for the entry with the last part.
+    fn next_part(&mut self, cx: &mut Context<'_>, mut long: Long, time_ms: u64) -> Option<(OpId, Bytes)> {
+        let part = long.parts.next()?;
+        let (op, header) = self.name_next(time_ms);
+        let mut entry =
+            EntryBuilder::new(&header, EntryBuilder::size_of(&part.data), self.core.levels.active());
+        entry.push_part(&part);
+        let (callers, bytes) = if part.is_last() {
+            let bytes = long.parts.command_bytes();
+            (vec![long.caller], bytes)
+        } else {
+            self.long = Some(long);
+            (Vec::new(), 0)
+        };
         if let Err(halt) = self.core.expect(Waiting { op, callers, bytes }) {
             self.last_seq -= 1;
             self.refuse(cx, &ProposeError::Stopped(halt));

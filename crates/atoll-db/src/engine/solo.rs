@@ -10,8 +10,9 @@ use super::applier::Applier;
 use super::commit::Here;
 use super::core::{Core, Path, Proposal, Waiting};
 use super::{BarrierError, Busy, Engine, Options, ProposeError, Proposed, Stopped};
-use crate::entry::{EntryBuilder, Header};
+use crate::entry::{EntryBuilder, Header, MAX_COMMAND_BYTES};
 use crate::hosted::{Applications, Slot};
+use crate::part::Cutter;
 use crate::replica::Replica;
 use crate::store::{Store, StoreError};
 use atoll_contract::application::{Application, Proposer};
@@ -116,12 +117,30 @@ impl Path for AlonePath {
         }
         let bytes = proposal.command.len();
         core.reserve(bytes)?;
-        *seq += 1;
-        let op = OpId { client: ClientId(core.proposer.incarnation.0), seq: *seq };
         let header = Header { proposer: core.proposer, since: self.0.since, time_ms: self.0.clock.ms() };
-        let mut entry =
-            EntryBuilder::new(&header, EntryBuilder::size_of(&proposal.command), core.levels.active());
-        entry.push(proposal.app, proposal.version, &proposal.command);
+        let begin = |size| EntryBuilder::new(&header, size, core.levels.active());
+        let mut next_op = || {
+            *seq += 1;
+            OpId { client: ClientId(core.proposer.incarnation.0), seq: *seq }
+        };
+        let entry = if bytes > MAX_COMMAND_BYTES {
+            let part_bytes = Options::default().part_bytes;
+            let mut parts = Cutter::new(proposal.app, proposal.version, proposal.command, part_bytes);
+            loop {
+                let Some(part) = parts.next() else { return Ok(wait) };
+                let mut entry = begin(EntryBuilder::size_of(&part.data));
+                entry.push_part(&part);
+                if part.is_last() {
+                    break entry;
+                }
+                applier.apply(&[Entry { op: next_op(), payload: entry.finish() }.into()]);
+            }
+        } else {
+            let mut entry = begin(EntryBuilder::size_of(&proposal.command));
+            entry.push(proposal.app, proposal.version, &proposal.command);
+            entry
+        };
+        let op = next_op();
         if core.expect(Waiting { op, callers: vec![caller], bytes }).is_err() {
             return Ok(wait);
         }

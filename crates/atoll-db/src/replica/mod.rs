@@ -5,6 +5,7 @@
 //! | `mod.rs` | applies whole entries in order |
 //! | `gaps.rs` | ranges that scans found empty |
 //! | `working.rs` | the state while a command is applied, and rollbacks |
+//! | `parts.rs` | commands that are longer than an entry |
 //! | `proposers.rs` | applies each entry exactly once |
 //! | `state_hash.rs` | a hash of the state, which replicas compare |
 //! | `published.rs` | the published states |
@@ -14,6 +15,7 @@
 //! This module uses no thread, no clock and no log; [`crate::engine`] drives it.
 
 mod gaps;
+mod parts;
 mod proposers;
 mod published;
 mod ranges;
@@ -34,9 +36,11 @@ use crate::entry::{self, Command, Delivered, Header, Surgery, Unreadable};
 use crate::hosted::{Applications, Ended, Hosted};
 use crate::layers::Layers;
 use crate::mutants;
+use crate::part::{PART_VERSION, PARTS, Part};
 use crate::store::{Change, Live, StoreError, StoreSnapshot, VersionedMap};
 use atoll_contract::application::{AppId, ApplyAt, Rejected, WriteState};
 
+use parts::{Added, Parts};
 use proposers::{Judged, Proposers};
 pub(crate) use published::Published;
 pub(crate) use ranges::{FIRST, Ranges};
@@ -125,7 +129,7 @@ pub(crate) enum Reads {
 /// The outcome of an entry.
 #[derive(Debug)]
 pub(crate) enum EntryOutcome {
-    /// It was applied. Holds one reply for each command.
+    /// It was applied. Holds one reply for each command, and none for a part of one that is not the last part.
     Applied(Vec<Result<Bytes, Rejected>>),
     /// It is a second copy of an entry that was applied before.
     Copy,
@@ -166,6 +170,15 @@ impl CommitJob {
     }
 }
 
+/// Returns an error if the store could not be read. Then nothing of the entry may remain.
+fn check_reads(working: &mut Working, position: LogPos) -> Result<(), Stop> {
+    match working.take_failure() {
+        None => Ok(()),
+        Some(Failure::NotInMemory) => Err(Stop::NotInMemory),
+        Some(Failure::Store(error)) => Err(Halt::Store { at: position, error }.into()),
+    }
+}
+
 /// Reports an applied command to the oracles of a simulation.
 fn show(at: &ApplyAt, command: &Command, ended: &Ended) {
     let Ended::Reply(reply) = ended else { return };
@@ -191,6 +204,7 @@ pub(crate) struct Replica {
     next: LogPos,
     time_ms: u64,
     proposers: Proposers,
+    parts: Parts,
     /// The number of entries so far that do not belong to the database.
     foreign: u64,
     /// The state hashes at recent sampling positions, which are the same for all replicas.
@@ -215,6 +229,7 @@ impl Replica {
             next: LogPos::ZERO,
             time_ms: 0,
             proposers: Proposers::default(),
+            parts: Parts::default(),
             foreign: 0,
             samples: VecDeque::new(),
         };
@@ -226,6 +241,7 @@ impl Replica {
     /// current one.
     pub(crate) fn reopen(&mut self, base: Arc<dyn StoreSnapshot>) -> Result<Arc<Published>, StoreError> {
         let record = StateRecord::read(&*base)?;
+        self.parts = Parts::read(&*base)?;
         let active = Arc::new(VersionedMap::new(self.live.clone()));
         let layers = Layers { active, frozen: None, settled: None, base };
         self.working = Working::new(layers, self.working.version + 1, StateHash(record.hash));
@@ -295,7 +311,7 @@ impl Replica {
         let (at, entry) = (self.next, &delivered.entry);
         if delivered.surgery == Some(Surgery::Excised) {
             hit("db.apply.excised");
-            self.proposers.excised(entry.op, at);
+            self.proposers.ended(entry.op, at);
             self.passed(at);
             return Ok(EntryOutcome::Excised);
         }
@@ -317,10 +333,13 @@ impl Replica {
                 Judged::Refused => EntryOutcome::Refused,
                 Judged::Next | Judged::Copy => {
                     let time_ms = self.time_ms.max(header.time_ms);
-                    let replies = self.apply_commands(at, &header, time_ms, &commands)?;
+                    let outcome = self.apply_entry(at, entry.op, &header, time_ms, &commands)?;
                     self.time_ms = time_ms;
-                    self.proposers.applied(entry.op, at);
-                    EntryOutcome::Applied(replies)
+                    match outcome {
+                        EntryOutcome::Refused => self.proposers.ended(entry.op, at),
+                        _ => self.proposers.applied(entry.op, at),
+                    }
+                    outcome
                 }
             },
         };
@@ -347,6 +366,68 @@ impl Replica {
     /// Returns the hash that replicas show to each other. It includes the engine's record; the position in the log is reported with it.
     pub(crate) fn shown_hash(&self) -> u128 {
         self.working.hash.with(&self.record().to_bytes())
+    }
+
+    fn apply_entry(
+        &mut self,
+        at: LogPos,
+        op: OpId,
+        header: &Header,
+        time_ms: u64,
+        commands: &[Command],
+    ) -> Result<EntryOutcome, Stop> {
+        let part = match commands {
+            [one] if one.app == PARTS => Some(one),
+            _ if self.parts.is_empty() => {
+                return self.apply_commands(at, header, time_ms, commands).map(EntryOutcome::Applied);
+            }
+            _ => None,
+        };
+        let (start, before) = (self.working.mark(), self.parts.clone());
+        let done = match part {
+            Some(part) => self.apply_part(at, op, header, time_ms, part),
+            None => {
+                self.parts.passed(&mut self.working, header.proposer.node, time_ms);
+                let read = check_reads(&mut self.working, at);
+                read.and_then(|()| self.apply_commands(at, header, time_ms, commands))
+                    .map(EntryOutcome::Applied)
+            }
+        };
+        match &done {
+            Ok(_) => self.working.keep(),
+            Err(_) => {
+                self.working.undo_to(&start);
+                self.parts = before;
+            }
+        }
+        done
+    }
+
+    fn apply_part(
+        &mut self,
+        at: LogPos,
+        op: OpId,
+        header: &Header,
+        time_ms: u64,
+        command: &Command,
+    ) -> Result<EntryOutcome, Stop> {
+        if command.version > PART_VERSION {
+            let what = format!("a part of a command, version {}", command.version);
+            return Err(Halt::Newer { at, what }.into());
+        }
+        let Some(part) = Part::of(command) else { return Ok(EntryOutcome::Refused) };
+        let by = (header.proposer.node, op.client);
+        let added = self.parts.add(&mut self.working, by, time_ms, &part);
+        // What could not be read is not missing.
+        check_reads(&mut self.working, at)?;
+        match added {
+            Added::Kept => Ok(EntryOutcome::Applied(Vec::new())),
+            Added::Refused => Ok(EntryOutcome::Refused),
+            Added::Whole(bytes) => {
+                let command = Command { app: part.app, version: part.version, bytes };
+                self.apply_commands(at, header, time_ms, &[command]).map(EntryOutcome::Applied)
+            }
+        }
     }
 
     fn apply_commands(
@@ -390,11 +471,7 @@ impl Replica {
         let (mark, events) = (self.working.mark(), app.events());
         let ended = app.apply(at, &command.bytes, &mut self.working);
         // A panic after a failed read of the store is not poison.
-        match self.working.take_failure() {
-            None => {}
-            Some(Failure::NotInMemory) => return Err(Stop::NotInMemory),
-            Some(Failure::Store(error)) => return Err(Halt::Store { at: position, error }.into()),
-        }
+        check_reads(&mut self.working, position)?;
         show(at, command, &ended);
         match ended {
             Ended::Reply(Ok(reply)) => Ok(Ok(reply)),

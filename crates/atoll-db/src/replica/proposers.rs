@@ -47,7 +47,7 @@ pub(crate) enum Judged {
     Refused,
 }
 
-/// The number of a proposer's last entry once one of its entries was excised. No entry has it.
+/// The number of a proposer's last entry once one of its entries was excised or refused. No entry has it.
 const ENDED: u64 = u64::MAX;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,9 +84,9 @@ impl Proposers {
         }
     }
 
-    /// Records that an entry was excised: no later entry of its proposer is applied, and no copy of it either. Does nothing for a copy
-    /// of an entry that was applied.
-    pub(crate) fn excised(&mut self, op: OpId, at: LogPos) {
+    /// Records that an entry was excised, or that its part of a command is not the next one: no later entry of its proposer is applied,
+    /// and no copy of it either. Does nothing for a copy of an entry that was applied.
+    pub(crate) fn ended(&mut self, op: OpId, at: LogPos) {
         if self.rows.get(&op.client).is_none_or(|(last, _)| op.seq > *last) {
             self.applied(OpId { seq: ENDED, ..op }, at);
         }
@@ -148,10 +148,10 @@ mod tests {
         let mut p = Proposers::default();
         p.applied(op(1, 1), LogPos(5));
         // A copy of what was applied is excised: that changes nothing.
-        p.excised(op(1, 1), LogPos(6));
+        p.ended(op(1, 1), LogPos(6));
         assert_eq!(p.judge(op(1, 2), LogPos(0)), Judged::Next);
-        p.excised(op(1, 2), LogPos(7));
-        p.excised(op(2, 1), LogPos(8));
+        p.ended(op(1, 2), LogPos(7));
+        p.ended(op(2, 1), LogPos(8));
         for (client, seq) in [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)] {
             assert_eq!(p.judge(op(client, seq), LogPos(0)), Judged::Refused, "{client}, {seq}");
         }

@@ -17,7 +17,8 @@ use atoll_db::{
 };
 
 fn scenario(seed: u64) {
-    let mut world = World::new(seed);
+    // In half of the runs, every command is cut into parts.
+    let mut world = if seed.is_multiple_of(2) { World::new(seed) } else { World::cutting(seed, (5, 4)) };
     world.run(seed);
     world.judge(seed);
 }
@@ -36,6 +37,9 @@ fn replicas_agree_under_faults() {
         "db.upkeep.trim",
         "vlog.check_tail.sealed",
         "vlog.append.found",
+        "db.parts.whole",
+        "db.parts.abandoned",
+        "db.propose.long_given_up",
     ] {
         assert!(marks.contains_key(mark), "{mark} was never reached; reached: {marks:?}");
     }
@@ -47,6 +51,8 @@ fn mutants_are_caught_from_outside() {
         atoll_db::mutants::DB_BARRIER_WITHOUT_CHECK,
         atoll_db::mutants::DB_VIEW_BEFORE_EVENTS,
         atoll_db::mutants::DB_COMMIT_AHEAD_OF_STATE,
+        atoll_db::mutants::DB_PARTS_UNCHECKED,
+        atoll_db::mutants::DB_PARTS_IN_MEMORY,
     ] {
         set_mutant(mutant);
         let caught = (0..20).filter(|s| catch_unwind(AssertUnwindSafe(|| scenario(*s))).is_err()).count();
@@ -222,7 +228,7 @@ fn the_log_is_trimmed_while_a_store_is_scrubbed() {
 fn a_command_that_is_too_large_is_refused_at_once() {
     let world = World::new(1);
     let mut ticket: Ticket<_> =
-        world.nodes[0].engine.propose(vec![0; atoll_db::MAX_COMMAND_BYTES + 1].into()).unwrap();
+        world.nodes[0].engine.propose(vec![0; atoll_db::MAX_LONG_COMMAND_BYTES + 1].into()).unwrap();
     assert!(matches!(ticket.try_take(), Some(Ok(Err(ProposeError::TooLarge { .. })))));
 }
 

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod common;
+mod long;
 mod solo;
 mod started;
 mod stores;

@@ -7,7 +7,7 @@ use crate::common::world::{World, with_role};
 use crate::common::{add, items, panic, panic_unsalted, put};
 use atoll_contract::{LogPos, ReadFrom};
 use atoll_core::{Level, NodeId};
-use atoll_db::{Halt, MemoryStore, NotFenced, OperateError, ProposeError, Shelf};
+use atoll_db::{Direction, Halt, KeyRange, MemoryStore, NotFenced, OperateError, ProposeError, Shelf, Store};
 use atoll_log::surgery::hash_of;
 use atoll_log::{Incision, SurgeryError};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -111,6 +111,21 @@ fn replicas_that_stopped_at_an_entry_continue_with_another_one_in_its_place() {
     assert_eq!(world.nodes[0].engine.view().get(b"instead").unwrap().unwrap(), "7");
     let records = world.nodes[1].log.chain().unwrap().chain.surgery().records().len();
     assert_eq!(records, 2);
+}
+
+#[test]
+fn the_parts_of_a_command_whose_last_one_is_excised_go_too() {
+    let mut world = World::cutting(9, (50, 30));
+    propose(&mut world, 0, put("a", "1")).unwrap();
+    let at = poison(&mut world, 1, panic(&"x".repeat(200)), &[]);
+    let parts = |world: &World, n: usize| {
+        let snapshot = world.stores[n].snapshot();
+        snapshot.page(&KeyRange::prefix(&[u8::MAX]), Direction::Forward, 100).unwrap().len()
+    };
+    operate(&mut world, 0, incision(at, None)).unwrap();
+    all_continue(&mut world);
+    world.driver.run_for(Duration::from_secs(1));
+    assert_eq!([0, 1, 2].map(|n| parts(&world, n)), [0, 0, 0]);
 }
 
 #[test]

@@ -30,7 +30,14 @@ pub const SCENARIO: Scenario = Scenario {
     name: "database",
     about: "engines over a log that is reconfigured and trimmed; kills, partitions, lost stores; reads behind barriers",
     run,
-    marks: &[&["db.refilled", "db.upkeep.trim", "db.tailer.trimmed", "sim.database.hashes_compared"]],
+    marks: &[&[
+        "db.refilled",
+        "db.upkeep.trim",
+        "db.tailer.trimmed",
+        "db.parts.whole",
+        "db.parts.abandoned",
+        "sim.database.hashes_compared",
+    ]],
     full: false,
 };
 
@@ -110,7 +117,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let (engines, oracle) = (Engines::default(), DatabaseOracle::default());
     let cluster = Arc::new(OnceLock::new());
     let cells = Cellular { engines: engines.clone(), oracle: oracle.clone(), cluster: cluster.clone() };
-    let assembly = Replicas::new(members, cells);
+    let mut assembly = Replicas::new(members, cells);
+    // In a third of the runs, every command is in three parts.
+    assembly.cut = seed.is_multiple_of(3).then_some((6, 6));
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());

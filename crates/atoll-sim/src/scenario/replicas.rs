@@ -64,6 +64,8 @@ pub struct Replicas<T> {
     pub walls: Walls,
     /// Whether the stores read from disks: some keys are not in memory.
     pub on_disk: bool,
+    /// If set, commands with more bytes than the first number are cut into parts of the second, as long ones are elsewhere.
+    pub cut: Option<(usize, usize)>,
     starts: u64,
 }
 
@@ -94,6 +96,7 @@ impl<T: Tenant> Replicas<T> {
             stores: Stores::default(),
             walls: Walls::default(),
             on_disk: false,
+            cut: None,
             starts: 0,
         }
     }
@@ -144,6 +147,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
         let Ok(log) = parts.logs.open(LOG) else { return };
         let wall = self.walls.of(who.node);
         parts.members.say_wall(wall.clone());
+        let usual = DatabaseOptions::default();
         let replica_parts = ReplicaParts {
             env: parts.env.clone(),
             log,
@@ -158,6 +162,8 @@ impl<T: Tenant> Assembly for Replicas<T> {
             }),
             threads: Threads::None,
             options: DatabaseOptions {
+                cut_above_bytes: self.cut.map_or(usual.cut_above_bytes, |cut| cut.0),
+                part_bytes: self.cut.map_or(usual.part_bytes, |cut| cut.1),
                 max_entry_commands: 8,
                 commit_above_bytes: 20_000,
                 catch_up_commit_bytes: 50_000,
@@ -168,7 +174,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
                 waited_for: Duration::from_millis(500),
                 fenced_within: Duration::from_secs(4),
                 held_at_most: Duration::from_secs(8),
-                ..DatabaseOptions::default()
+                ..usual
             },
         };
         // A store in memory can always be read.

@@ -83,6 +83,8 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut assembly = Replicas::new(members, tenant);
     // In half of the runs, some reads wait for a disk, and the door makes them beside everything else.
     assembly.on_disk = seed & 2 == 0;
+    // In a third of the runs, most writes of clients are in several parts.
+    assembly.cut = seed.is_multiple_of(3).then_some((64, 40));
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());

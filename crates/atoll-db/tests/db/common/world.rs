@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_contract::conformance::Driver;
 use atoll_contract::{LogletSpec, Registry};
-use atoll_core::{Candidate, Directory, NodeCore, NodeId};
+use atoll_core::{Candidate, Directory, Level, NodeCore, NodeId};
 use atoll_db::{
     Applications, Cluster, Database, LogPos, MemoryStore, Observer, Options, PeerClocks, ProposeError,
     ReplicaParts, ReplicaRole, Shelf, Store, Threads,
@@ -112,6 +112,8 @@ pub struct World {
     pub ahead_ms: Arc<[AtomicU64; NODES as usize]>,
     /// The salt of each replica. A different salt makes the replica diverge from the others.
     pub salts: [u64; NODES as usize],
+    /// Longer commands are cut into parts of this many bytes.
+    pub cut: (usize, usize),
     pub nodes: Vec<Node>,
     pub orders: Vec<Arc<Mutex<Vec<u64>>>>,
     pub book: Shared,
@@ -124,6 +126,12 @@ pub fn spec() -> LogletSpec {
 
 impl World {
     pub fn new(seed: u64) -> Self {
+        let usual = Options::default();
+        Self::cutting(seed, (usual.cut_above_bytes, usual.part_bytes))
+    }
+
+    /// Like [`World::new`]. Commands that are longer than the first number are cut into parts of the second.
+    pub fn cutting(seed: u64, cut: (usize, usize)) -> Self {
         let mut driver = Driver::new(seed);
         let ids: Vec<NodeId> = (1..=NODES).map(NodeId).collect();
         let shelves: Vec<Shelf> = ids.iter().map(|_| Shelf::default()).collect();
@@ -141,6 +149,7 @@ impl World {
             down: Arc::default(),
             ahead_ms: Arc::default(),
             salts: [0; NODES as usize],
+            cut,
             nodes: Vec::new(),
             orders: Vec::new(),
             book: Shared::default(),
@@ -155,6 +164,7 @@ impl World {
 
     pub fn open(&mut self, n: u32) -> Node {
         let env = self.driver.env(NodeId(n + 1));
+        let _ = env.levels().learn(Level::CURRENT);
         let registry = Registry::new().with(self.servers.provider(&env, "memory", true));
         let registers = self.servers.registers(&env);
         let log = VirtualLog::open(env.clone(), "db", registers, registry, atoll_log::Options::default());
@@ -183,6 +193,8 @@ impl World {
             options: Options {
                 commit_above_bytes: 2000,
                 max_entry_commands: 4,
+                cut_above_bytes: self.cut.0,
+                part_bytes: self.cut.1,
                 idle_after: Duration::from_millis(20),
                 upkeep_every: Duration::from_millis(60),
                 keep_entries: 20,
