@@ -33,6 +33,8 @@ use crate::watch::outbox::{End, Outbox};
 
 /// Above this many unsent bytes of replies, no further requests are read (contracts X12).
 pub(super) const MAX_UNSENT_BYTES: usize = 256 * 1024;
+/// The frame of an import may be longer by this many bytes: its node has its whole Stat, and an ACL that was set apart from the data.
+const IMPORT_MORE_BYTES: usize = 64 * 1024;
 /// Once waiting requests hold this many bytes, no further requests are taken. The one that crosses the limit still is.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
 /// Output bytes per turn, approximately: the last write may exceed it.
@@ -385,8 +387,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn whole_frame(&mut self) -> Result<Option<usize>, Ended> {
         let Some(head) = self.input.first_chunk::<4>() else { return Ok(None) };
         let length = i32::from_be_bytes(*head);
-        let most = self.shared.options.max_buffer_bytes;
-        match usize::try_from(length) {
+        let mut most = self.shared.options.max_buffer_bytes;
+        let length_of = usize::try_from(length);
+        if length_of.is_ok_and(|length| length > most && length <= most + IMPORT_MORE_BYTES)
+            && acl::is_super(&self.client())
+        {
+            let Some(head) = self.input.first_chunk::<12>() else { return Ok(None) };
+            if head[8..] == OpCode::Import.number().to_be_bytes() {
+                most += IMPORT_MORE_BYTES;
+            }
+        }
+        match length_of {
             Ok(length) if length <= most => {
                 let missing = (4 + length).saturating_sub(self.input.len());
                 if missing > 0 {

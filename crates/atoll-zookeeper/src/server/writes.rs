@@ -1,7 +1,7 @@
 //! Requests that go into the log. A command contains the request as the client sent it, and the client's ids. Requests are first
 //! checked as far as possible without the state, so that one that must fail never reaches the log.
 
-use atoll_db::{Busy, MAX_COMMAND_BYTES, Proposed};
+use atoll_db::{Busy, Proposed};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
@@ -201,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let head =
             WriteHead { session: self.session, moves: self.moves, ids, op: op.number(), enforce_quota };
         let command = Command::Write(head, body).to_bytes();
-        if command.len() > MAX_COMMAND_BYTES {
+        if command.len() > self.shared.engine.max_command_bytes() {
             return Err(ErrorCode::BadArguments);
         }
         Ok(self.propose_behind(command))

@@ -38,7 +38,7 @@ impl<K: Keys> TreeState<'_, K> {
         self.count(path, &node, -1);
         if let Data::Apart(bytes) = node.data {
             self.weight.add_data(bytes);
-            self.keys.delete(&key::data(path));
+            key::data_pieces(path, bytes as usize).for_each(|(key, _)| self.keys.delete(&key));
         }
         match node.lifetime {
             Lifetime::Persistent => {}

@@ -110,11 +110,7 @@ impl<K: Keys> TreeState<'_, K> {
         data: Option<&[u8]>,
         replace: bool,
     ) -> Result<Imported, ErrorCode> {
-        let there = match &old.data {
-            Data::Null => None,
-            Data::Here(bytes) => Some(bytes.clone()),
-            Data::Apart(_) => self.keys.get(&key::data(path)),
-        };
+        let there = self.data(path, &old.data);
         let new = Node { children: old.children, data: old.data.clone(), ..new };
         if new == *old && there.as_deref() == data {
             return Ok(Imported::Same);

@@ -4,7 +4,8 @@
 //! | key | value |
 //! | --- | --- |
 //! | `n` parent `\0` name | the node; the root is `n` alone |
-//! | `d` path | data that is too long to be stored in the node |
+//! | `d` path | data that is too long to be stored in the node; of longer data, the first piece |
+//! | `d` path `\0` number | a further piece of data that is longer than a value of the store may be |
 //! | `e` session path | an ephemeral of the session |
 //! | `t` path | a container, or a node with a time to live |
 //! | `s` session | the session |
@@ -14,6 +15,8 @@
 //! | `r` | the zxid of the last restore |
 //! | `u` | the upload of a tree snapshot: its number, and the pieces and bytes so far |
 //! | `u` number | a piece of that upload |
+
+use std::ops::Range;
 
 use atoll_db::{KeyRange, Proposer};
 use smallvec::SmallVec;
@@ -80,7 +83,31 @@ pub fn path_of_node(key: &[u8]) -> Option<String> {
     }
 }
 
-/// Returns the key of data that is not stored in the node. The empty path means the root, as in [`node`].
+/// A path and data of this many bytes together are one entry of the store, which fits into a chunk that replicas send to each other.
+/// This is part of the format: whether data is in pieces follows from its length.
+pub const WHOLE_BYTES: usize = 1_000_000;
+/// The size of the pieces of longer data, in bytes, except for the last one.
+pub const PIECE_BYTES: usize = 512 * 1024;
+
+/// Returns whether data of this many bytes that is not stored in the node is stored in pieces.
+pub fn is_in_pieces(of: &str, length: usize) -> bool {
+    of.len() + length > WHOLE_BYTES
+}
+
+/// Returns the keys of data that is not stored in the node, each with the part of the data under it. Data that is not in pieces has one.
+pub fn data_pieces(of: &str, length: usize) -> impl Iterator<Item = (Key, Range<usize>)> + '_ {
+    let each = if is_in_pieces(of, length) { PIECE_BYTES } else { length.max(1) };
+    (0..length.div_ceil(each).max(1)).map(move |number| {
+        let key = match number {
+            0 => data(of),
+            // Data has less than 4 GiB.
+            _ => joined(&[&data(of), b"\0", &(number as u32).to_be_bytes()]),
+        };
+        (key, number * each..((number + 1) * each).min(length))
+    })
+}
+
+/// Returns the key of data that is not stored in the node, or of its first piece. The empty path means the root, as in [`node`].
 pub fn data(of: &str) -> Key {
     let of = if of.is_empty() { path::ROOT } else { of };
     joined(&[b"d", of.as_bytes()])
@@ -175,6 +202,18 @@ mod tests {
         assert!(deeper("/a").contains(&node("/a/b/c")) && deeper("/").contains(&node("/a/b")));
         for other in ["/a", "/a/b", "/ab/c", "/ab/c/d"] {
             assert!(!deeper("/a").contains(&node(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_pieces_of_data_are_all_of_it_and_in_order() {
+        assert_eq!(data_pieces("/a", 2_000).collect::<Vec<_>>(), [(data("/a"), 0..2_000)]);
+        assert_eq!(data_pieces("/a", WHOLE_BYTES - 2).count(), 1);
+        for length in [WHOLE_BYTES - 1, 2 * PIECE_BYTES, 2 * PIECE_BYTES + 1, 16 << 20] {
+            let pieces: Vec<_> = data_pieces("/a", length).collect();
+            assert!(pieces.is_sorted_by(|a, b| a.0 < b.0 && a.1.end == b.1.start));
+            assert_eq!((pieces[0].1.start, pieces.last().map(|p| p.1.end)), (0, Some(length)));
+            assert!(pieces.iter().all(|p| p.1.len() <= PIECE_BYTES && p.0 < data("/a/b")));
         }
     }
 

@@ -9,7 +9,7 @@ use atoll_core::testing::mutant;
 use bytes::Bytes;
 
 use super::key;
-use super::node::{Data, Node};
+use super::node::Node;
 use super::state::{Keys, TreeState, length};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
@@ -144,11 +144,7 @@ impl<K: Keys> TreeState<'_, K> {
     }
 
     fn text(&mut self, path: &str, node: &Node) -> Bytes {
-        match &node.data {
-            Data::Null => Bytes::new(),
-            Data::Here(bytes) => bytes.clone(),
-            Data::Apart(_) => self.keys.get(&key::data(path)).unwrap_or_default(),
-        }
+        self.data(path, &node.data).unwrap_or_default()
     }
 
     /// Returns the nearest node with limits. For each level of that node's path there is a node below `/zookeeper/quota`, so the

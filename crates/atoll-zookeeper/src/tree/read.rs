@@ -1,7 +1,7 @@
 //! Reads of a published view.
 
 use atoll_db::{Direction, InMemory, StoreError, View};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::key;
 use super::node::{Data, Node};
@@ -113,9 +113,21 @@ pub fn data(source: &dyn Source, path: &str, client: &[Id<'_>]) -> Result<(Node,
     let data = match &node.data {
         Data::Null => None,
         Data::Here(bytes) => Some(bytes.clone()),
-        Data::Apart(_) => Some(source.value(&key::data(path))?.ok_or_else(|| damaged(path))?),
+        Data::Apart(length) => Some(apart(source, path, *length as usize)?),
     };
     Ok((node, data))
+}
+
+fn apart(source: &dyn Source, path: &str, length: usize) -> Result<Bytes, ReadError> {
+    if !key::is_in_pieces(path, length) {
+        return source.value(&key::data(path))?.ok_or_else(|| damaged(path));
+    }
+    let mut whole = BytesMut::with_capacity(length);
+    for (key, place) in key::data_pieces(path, length) {
+        let piece = source.value(&key)?.filter(|piece| piece.len() == place.len());
+        whole.extend_from_slice(&piece.ok_or_else(|| damaged(path))?);
+    }
+    Ok(whole.freeze())
 }
 
 /// Returns a node whose children the client may list.

@@ -118,22 +118,25 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(())
     }
 
-    /// Returns the node `/zookeeper/config`, and its data if that has its own key.
+    /// Returns the node `/zookeeper/config`, and its data if that is not stored in the node.
     fn config(&mut self) -> Result<(Node, Option<Bytes>), ErrorCode> {
         let node = self.need(path::CONFIG)?;
-        let apart = matches!(node.data, Data::Apart(_)).then(|| self.keys.get(&key::data(path::CONFIG)));
+        let apart = matches!(node.data, Data::Apart(_)).then(|| self.data(path::CONFIG, &node.data));
         Ok((node, apart.flatten()))
     }
 
     /// Replaces the snapshot's `/zookeeper/config` with this cluster's.
     fn put_config(&mut self, (node, apart): (Node, Option<Bytes>)) -> Result<(), ErrorCode> {
         let theirs = self.need(path::CONFIG)?;
-        self.keys.delete(&key::data(path::CONFIG));
+        if let Data::Apart(length) = theirs.data {
+            let pieces = key::data_pieces(path::CONFIG, length as usize);
+            pieces.for_each(|(key, _)| self.keys.delete(&key));
+        }
         self.count(path::CONFIG, &theirs, -1);
         self.count(path::CONFIG, &node, 1);
         self.put_node(path::CONFIG, &node);
         if let Some(data) = apart {
-            self.keys.put(&key::data(path::CONFIG), data.to_vec());
+            self.put_apart(path::CONFIG, &data);
         }
         Ok(())
     }

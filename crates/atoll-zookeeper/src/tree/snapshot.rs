@@ -235,6 +235,17 @@ impl Snapshot {
         self.entries.get(found).map(|(_, value)| value)
     }
 
+    /// Returns the path of a node whose data is in pieces, if there is one. Replicas with earlier programs cannot read them.
+    pub fn first_in_pieces(&self) -> Option<String> {
+        let nodes = self.entries.iter().filter(|(key, _)| key.first() == Some(&b'n'));
+        nodes
+            .filter_map(|(key, value)| Some((key::path_of_node(key)?, Node::of_bytes(value).ok()?)))
+            .find_map(|(path, node)| match node.data {
+                Data::Apart(length) if key::is_in_pieces(&path, length as usize) => Some(path),
+                _ => None,
+            })
+    }
+
     /// Checks all relations between the entries on which commands rely, so that no later command fails because of them.
     ///
     /// # Errors
@@ -351,9 +362,11 @@ impl Census {
             }
         }
         if let Data::Apart(length) = node.data {
-            let found = self.expect(all, &key::data(&path))?;
-            if found.len() != length as usize {
-                return Err("data of a different length than it declares");
+            for (key, place) in key::data_pieces(&path, length as usize) {
+                let found = self.expect(all, &key)?;
+                if found.len() != place.len() {
+                    return Err("data of a different length than it declares");
+                }
             }
         }
         if let Some((parent, _)) = path::split(&path) {

@@ -238,15 +238,46 @@ impl<'k, K: Keys> TreeState<'k, K> {
         let now = match data {
             None => Data::Null,
             Some(bytes) if bytes.len() <= INLINE_BYTES => Data::Here(Bytes::copy_from_slice(bytes)),
-            // `jute.maxbuffer` limits the data.
+            // The length of a command limits the data.
             Some(bytes) => Data::Apart(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
         };
-        match (&now, data) {
-            (Data::Apart(_), Some(bytes)) => self.keys.put(&key::data(path), bytes.to_vec()),
-            _ if matches!(before, Data::Apart(_)) => self.keys.delete(&key::data(path)),
-            _ => {}
+        let kept = match (&now, data) {
+            (Data::Apart(_), Some(bytes)) => self.put_apart(path, bytes),
+            _ => 0,
+        };
+        if let Data::Apart(length) = before {
+            let gone = key::data_pieces(path, *length as usize).skip(kept);
+            gone.for_each(|(key, _)| self.keys.delete(&key));
         }
         now
+    }
+
+    /// Stores data under keys of its own; returns the number of keys.
+    pub(super) fn put_apart(&mut self, path: &str, data: &[u8]) -> usize {
+        let mut count = 0;
+        for (key, place) in key::data_pieces(path, data.len()) {
+            self.keys.put(&key, data[place].to_vec());
+            count += 1;
+        }
+        count
+    }
+
+    /// Returns the data of a node.
+    pub fn data(&mut self, path: &str, of: &Data) -> Option<Bytes> {
+        match of {
+            Data::Null => None,
+            Data::Here(bytes) => Some(bytes.clone()),
+            Data::Apart(length) if !key::is_in_pieces(path, *length as usize) => {
+                self.keys.get(&key::data(path))
+            }
+            Data::Apart(length) => {
+                let mut whole = Vec::with_capacity(*length as usize);
+                for (key, _) in key::data_pieces(path, *length as usize) {
+                    whole.extend_from_slice(&self.keys.get(&key)?);
+                }
+                Some(whole.into())
+            }
+        }
     }
 }
 

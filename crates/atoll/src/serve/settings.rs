@@ -260,7 +260,7 @@ pub const SETTINGS: &[Setting] = &[
         "max_frame_bytes",
         "1048575",
         "an integer, 1024 to 16777216",
-        "`jute.maxbuffer`: a client that sends a longer frame is disconnected. A write has at most 999,900 bytes regardless.\nToo small: the setWatches of a returning client may not fit. Too large: memory, this much for each connection.",
+        "`jute.maxbuffer`: a client that sends a longer frame is disconnected. Writes may be as long as frames.\nToo small: the setWatches of a returning client may not fit. Too large: memory, this much for each connection; a write of 16 MiB delays\nthe other writes of its node.",
     ),
     with_default(
         "zookeeper",

@@ -355,9 +355,10 @@ async fn restore(
         refused(StatusCode::INTERNAL_SERVER_ERROR, format!("it is not known whether it was restored: {e}"))
     };
     let shared = admin.shared.clone();
+    let max_command_bytes = shared.engine.max_command_bytes();
     // A separate task, so that a client that disconnects does not stop the restore half way (contracts X8).
     let done = tokio::spawn(async move {
-        let checked = tokio::task::spawn_blocking(move || restore::check(file)).await;
+        let checked = tokio::task::spawn_blocking(move || restore::check(file, max_command_bytes)).await;
         let checked = checked.map_err(|e| RestoreFailed::NotDone(e.to_string()))??;
         turn.counts();
         restore::restore(&shared, &checked).await

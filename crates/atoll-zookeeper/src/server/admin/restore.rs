@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_db::MAX_COMMAND_BYTES;
 use bytes::Bytes;
 use ring::rand::SecureRandom;
 use tokio::time::{Instant, timeout_at};
@@ -24,6 +25,9 @@ const LOOKED_EVERY: Duration = Duration::from_secs(10);
 /// An upload must be unchanged in this many checks in a row before the first node discards it. Each further node waits one more
 /// check for each living node with a lower id, in case the first node runs no such door.
 const LOOKS: usize = 6;
+
+const UPGRADE_FIRST: &str =
+    "has data that only nodes of a later feature level can read; run `atoll cluster upgrade` first";
 
 /// The reason why a snapshot was not restored.
 #[derive(Debug, thiserror::Error)]
@@ -51,10 +55,16 @@ pub(super) struct Checked {
     entries: usize,
 }
 
-/// Parses and checks a file. This may take long, so it must not run on the node's thread (contracts X20).
-pub(super) fn check(file: Bytes) -> Result<Checked, SnapshotError> {
+/// Parses and checks a file. `max_command_bytes` is that of the engine. This may take long, so it must not run on the node's thread
+/// (contracts X20).
+pub(super) fn check(file: Bytes, max_command_bytes: usize) -> Result<Checked, SnapshotError> {
     let snapshot = Snapshot::read(&file)?;
     snapshot.check()?;
+    if max_command_bytes <= MAX_COMMAND_BYTES
+        && let Some(path) = snapshot.first_in_pieces()
+    {
+        return Err(SnapshotError::Unfit { what: path, fault: UPGRADE_FIRST });
+    }
     if !is_foreign_zxid(snapshot.zxid) {
         return Err(SnapshotError::Epoch(snapshot.zxid));
     }

@@ -67,6 +67,14 @@ impl Client {
         send(&mut self.stream, &frame);
     }
 
+    /// Sends a request that ends the connection, perhaps before all of it is sent.
+    pub fn ask_too_much(&mut self, request: &Request<'_>) {
+        let mut frame = RequestHeader { xid: 1, op: request.op().number() }.to_vec();
+        request.write(&mut frame);
+        let length = i32::try_from(frame.len()).unwrap().to_be_bytes();
+        let _ = self.stream.write_all(&[&length[..], &frame].concat());
+    }
+
     /// Reads the next reply, which must be that to this request; returns its error code and body. Collects the events before it.
     pub fn answer(&mut self, xid: i32) -> (i32, Vec<u8>) {
         loop {

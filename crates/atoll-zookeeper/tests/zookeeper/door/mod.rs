@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod cold;
 mod cut_off;
+mod long;
 mod monitor;
 mod order;
 mod refusals;

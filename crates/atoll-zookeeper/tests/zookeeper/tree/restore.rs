@@ -140,6 +140,30 @@ fn a_snapshot_of_another_cluster_raises_the_epoch_above_its_own() {
 }
 
 #[test]
+fn data_in_pieces_is_restored_and_a_missing_piece_is_named() {
+    use atoll_zookeeper::tree::key;
+    let (mut replica, session) = filled();
+    let by = proposer(1, 1);
+    let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 1_000) as u8).collect();
+    replica.write(by, session, &create("/long", &data, CreateMode::Persistent)).unwrap();
+    let file = file(&replica.map);
+    let snapshot = Snapshot::read(&file).unwrap();
+    snapshot.check().unwrap();
+    assert_eq!(snapshot.first_in_pieces().as_deref(), Some("/long"));
+    let mut fresh = Replica::default();
+    restore(&mut fresh, &file).unwrap();
+    assert!(nodes(&fresh.map) == nodes(&replica.map));
+    fresh.audit();
+    let (last, _) = key::data_pieces("/long", data.len()).last().unwrap();
+    replica.map.keys.remove(&key::data("/long")[..]).unwrap();
+    let missing = Snapshot::read(&self::file(&replica.map)).unwrap().check().unwrap_err().to_string();
+    assert!(missing.contains("what belongs to the node is missing"), "{missing}");
+    fresh.map.keys.insert(last.to_vec(), vec![1].into());
+    let short = Snapshot::read(&self::file(&fresh.map)).unwrap().check().unwrap_err().to_string();
+    assert!(short.contains("data of a different length"), "{short}");
+}
+
+#[test]
 fn an_upload_that_is_overtaken_or_given_up_changes_nothing() {
     let (mut replica, _) = filled();
     let (by, file, before) = (proposer(1, 1), file(&replica.map), nodes(&replica.map));

@@ -144,8 +144,10 @@ impl Replica {
                 }
             }
             if let Data::Apart(length) = node.data {
-                assert_eq!(keys[&key::data(&path)[..]].len(), length as usize, "data of {path}");
-                expected.insert(key::data(&path), ());
+                for (key, place) in key::data_pieces(&path, length as usize) {
+                    assert_eq!(keys[&key[..]].len(), place.len(), "data of {path}");
+                    expected.insert(key, ());
+                }
             }
             quotas += i64::from(
                 path.len() > 33

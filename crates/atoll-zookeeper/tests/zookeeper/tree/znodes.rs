@@ -38,7 +38,17 @@ fn data_lies_in_the_node_or_apart_and_survives_its_children() {
         replica.write(me, s, &Request::Create(create(&child, CreateMode::Persistent))).unwrap();
         assert_eq!(replica.node(path).unwrap().data.length(), length);
         replica.audit();
-        for data in [Some(&[1_u8; 2000][..]), Some(b"small"), None, Some(&[2; 1500])] {
+        let (long, longer) = (vec![3_u8; 1_000_001], vec![4_u8; 3_000_000]);
+        for data in [
+            Some(&[1_u8; 2000][..]),
+            Some(b"small"),
+            None,
+            Some(&long),
+            Some(&longer),
+            Some(&long),
+            Some(&[2; 1500]),
+            Some(&longer),
+        ] {
             let set = Request::SetData(SetDataRequest { path, data, version: -1 });
             replica.write(me, s, &set).unwrap();
             assert_eq!(replica.node(path).unwrap().data.length(), data.map_or(0, <[u8]>::len));

@@ -20,6 +20,8 @@ const DEV_ADDRESSES: &str = "127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183,127.0.
 /// Maximum number of nodes and bytes in one command.
 const BATCH_NODES: usize = 200;
 const BATCH_BYTES: usize = 256 * 1024;
+/// Data that not every setting allows.
+const LONG_BYTES: usize = 1_000_000;
 
 /// Arguments of `atoll zookeeper import`.
 #[derive(Debug, clap::Args)]
@@ -275,7 +277,14 @@ impl Import<'_> {
 
     /// Sends a command. It is safe to send it again after an unknown outcome, because nodes that are already right count as such.
     async fn send_command(&mut self, asked: ImportRequest<'_>, what: &str) -> Result<ImportReply, CliError> {
-        let next = "see `atoll status`, then run this again with --overwrite";
+        let bytes: usize = asked.nodes.iter().map(|node| node.data.map_or(0, <[u8]>::len)).sum();
+        // Atoll ends the connection at a longer frame.
+        let next = match bytes > LONG_BYTES {
+            true => {
+                "see whether zookeeper.max_frame_bytes allows so much data, then run this again with --overwrite"
+            }
+            false => "see `atoll status`, then run this again with --overwrite",
+        };
         let reply = self.to.call(Request::Import(asked)).await.map_err(|e| client_error(e, next))?;
         if reply.err != 0 {
             return Err(refused(what, reply.err));

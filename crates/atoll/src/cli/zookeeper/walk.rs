@@ -18,8 +18,8 @@ use super::{client_error, code_words};
 
 /// Number of nodes that are requested at once.
 const AT_ONCE: usize = 32;
-/// Longest node that one write can hold, with its path and its access control list, in bytes.
-const MAX_NODE_BYTES: usize = 990_000;
+/// Longest node that can be imported with the largest `zookeeper.max_frame_bytes`, with its path and its access control list, in bytes.
+const MAX_NODE_BYTES: usize = 16 * 1024 * 1024;
 /// Number of requests for one node.
 const REQUESTS: usize = 3;
 
