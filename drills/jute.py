@@ -82,13 +82,13 @@ class Wire:
 
     def exactly(self, length):
         """So many bytes, or ConnectionError."""
-        got = b""
+        got = bytearray()
         while len(got) < length:
             more = self.socket.recv(min(1 << 20, length - len(got)))
             if not more:
                 raise ConnectionError("closed by the server")
             got += more
-        return got
+        return bytes(got)
 
     def receive(self):
         """One frame."""

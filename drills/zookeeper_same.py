@@ -3,7 +3,7 @@
 
 Two sessions send requests of all kinds, valid and invalid, with watches, transactions and access lists. The drill compares errors, results,
 every field of Stat except the times, zxids by the change that they stand for, and events with their place among the replies. `--seed`
-repeats a history. The ZooKeeper server comes from Maven Central. Needs a JDK and mvn.
+repeats a history. Then both get writes as long as `jute.maxbuffer` allows, and longer ones, with its default and with 16 MiB. The ZooKeeper server comes from Maven Central. Needs a JDK and mvn.
 """
 
 import contextlib
@@ -201,6 +201,59 @@ def run_history(drill, apache, atoll):
     return refused
 
 
+USUAL_FRAME, LARGEST_FRAME = 0xFFFFF, 16 << 20
+# What a setData of `/long` takes in its frame beside the data.
+AROUND = 8 + 9 + 4 + 4
+
+
+def long_writes(host, frame_bytes, rng):
+    """What becomes of long writes at a server with this `jute.maxbuffer`, and of what is sent behind them."""
+    wire, out = Wire(host), []
+    most = frame_bytes - AROUND
+    wire.call(jute.CREATE, jute.create("/long"))
+
+    def outcome(answer):
+        _, error, reply = answer
+        # Of the Stat, the version and the length of the data.
+        return error, error or (lambda stat: (stat[4], stat[8]))(reply.stat())
+
+    for size in (999_900, 1_048_540, most // 3, most):
+        out.append(outcome(wire.call(jute.SET, jute.written("/long", rng.randbytes(size)))))
+    # Pipelined: a long write, a read, a short write, and a read.
+    long = rng.randbytes(most)
+    asked = [(jute.SET, jute.written("/long", long)), (jute.GET, jute.watched("/long")), (jute.SET, jute.written("/long", b"short"))]
+    asked.append(asked[1])
+    xids = [wire.ask(*one) for one in asked]
+    for xid, (op, _) in zip(xids, asked):
+        answer = wire.answer(xid)
+        data = answer[2].buffer() if op == jute.GET else None
+        out.append((data in (None, long, b"short"), data and len(data), outcome(answer)))
+    # Transactions of many writes, with a failing one at the end, and without.
+    each = most // 100 - 200
+    creates = [(jute.CREATE, jute.create(f"/long/{n:04}", rng.randbytes(each))) for n in range(99)]
+    for ops in ([*creates, (jute.CHECK, jute.versioned("/none"))], creates):
+        _, error, reply = wire.call(jute.MULTI, jute.multi(ops))
+        out.append((error, len(reply.raw)))
+        _, error, reply = wire.call(jute.CHILDREN, jute.watched("/long"))
+        out.append((error, len(reply.strings())))
+    with contextlib.suppress(OSError, ConnectionError):
+        wire.call(jute.SET, jute.written("/long", rng.randbytes(most + 1)))
+        out.append("answered")
+    wire.close()
+    # The session goes on.
+    again = Wire(host, session=wire.session, password=wire.password)
+    out.append((again.session == wire.session, outcome(again.call(jute.EXISTS, jute.watched("/long")))))
+    return out
+
+
+def compare_long_writes(drill, apache, atoll, frame_bytes):
+    """The same long writes at both."""
+    one, other = (long_writes(host, frame_bytes, random.Random(drill.seed)) for host in (apache, atoll))
+    need(one == other, f"long writes with frames of {frame_bytes} bytes: ZooKeeper {one}, Atoll {other}")
+    need(all(error == 0 for error, _ in one[:4]), f"not written: {one[:4]}")
+    return len(one)
+
+
 def body(drill):
     # When an empty container goes is nobody's promise: not within the drill.
     never_ms = 3_600_000
@@ -212,6 +265,15 @@ def body(drill):
             atoll = f"127.0.0.1:{free_ports(1)[0]}"
             both.enter_context(configured(drill.binary, drill.folder, f'zookeeper = "{atoll}"\n', f"[zookeeper]\ncontainer_check_every_ms = {never_ms}\n"))
         drill.result.update(same=drill.args.steps, refused_alike=run_history(drill, apache, atoll))
+        drill.result["long_writes"] = compare_long_writes(drill, apache, atoll, USUAL_FRAME)
+    if drill.args.apache or drill.args.atoll:
+        return
+    (drill.folder / "wide").mkdir()
+    with Apache(drill.folder / "wide" / "apache", [f"-Djute.maxbuffer={LARGEST_FRAME}"]) as apache:
+        atoll = f"127.0.0.1:{free_ports(1)[0]}"
+        settings = f"[zookeeper]\nmax_frame_bytes = {LARGEST_FRAME}\n"
+        with configured(drill.binary, drill.folder / "wide", f'zookeeper = "{atoll}"\n', settings):
+            drill.result["long_writes"] += compare_long_writes(drill, apache.host, atoll, LARGEST_FRAME)
 
 
 if __name__ == "__main__":
