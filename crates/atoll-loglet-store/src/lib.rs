@@ -31,7 +31,7 @@ pub mod tails;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use entries::{batches, decode_entries, parse_counted};
+pub use entries::{batches, decode_entries, parse_counted, skip_one};
 
 /// The bytes of entries that one step of a copy reads, unless set otherwise.
 pub const STEP_BYTES: u32 = 512 * 1024;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use atoll_core::testing::hit;
 use atoll_core::{BoxFuture, Env};
+use bytes::Bytes;
 
 /// How the ways to a store or service fail. Clones share the settings, which may change at any time.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +28,12 @@ struct Settings {
     conflicts: AtomicU32,
     /// Of a thousand reads, how many show an older state, where that is allowed.
     lag: AtomicU32,
+    /// Of a thousand answers that were read, how many are altered or cut short on their way.
+    wrong: AtomicU32,
     /// The length of a window of time, in nanoseconds. In every fourth window, every second node is cut off. 0 is never.
     cut_window_ns: AtomicU64,
+    /// The length of another one. In every eighth of these, nobody is answered. 0 is never.
+    away_window_ns: AtomicU64,
 }
 
 impl Faults {
@@ -58,6 +63,8 @@ impl Faults {
         match setting {
             "store_delay_us" => s.delay_ns.store(u64::from(value) * 1000, Ordering::Relaxed),
             "store_cut_window_ms" => s.cut_window_ns.store(u64::from(value) * 1_000_000, Ordering::Relaxed),
+            "store_away_window_ms" => s.away_window_ns.store(u64::from(value) * 1_000_000, Ordering::Relaxed),
+            "store_wrong" => s.wrong.store(value, Ordering::Relaxed),
             "store_lost" => s.lost.store(value, Ordering::Relaxed),
             "store_unanswered" => s.unanswered.store(value, Ordering::Relaxed),
             "store_late" => s.late.store(value, Ordering::Relaxed),
@@ -72,10 +79,13 @@ impl Faults {
     pub fn heal(&self) {
         self.set(0, 0, 0, 0);
         self.set_lag(0);
+        self.0.wrong.store(0, Ordering::Relaxed);
+        self.0.cut_window_ns.store(0, Ordering::Relaxed);
+        self.0.away_window_ns.store(0, Ordering::Relaxed);
     }
 }
 
-/// The marks of a protocol: a request was lost, was carried out and not answered, came from a node that is cut off.
+/// The marks of a protocol: what happened to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Marks {
     /// A request was lost.
@@ -84,6 +94,10 @@ pub struct Marks {
     pub unanswered: &'static str,
     /// A node is cut off.
     pub cut_off: &'static str,
+    /// Nobody is answered.
+    pub away: &'static str,
+    /// An answer was altered, or cut short.
+    pub wrong: &'static str,
 }
 
 /// The way of one node. See the module documentation.
@@ -95,11 +109,18 @@ pub struct Way {
 }
 
 /// What happens to one request, drawn when it is made.
-struct Fate {
-    there: Duration,
-    back: Duration,
-    lost: bool,
-    unanswered: bool,
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// How long it takes there.
+    pub there: Duration,
+    /// How long its answer takes back.
+    pub back: Duration,
+    /// It is lost on its way there.
+    pub lost: bool,
+    /// It is carried out and not answered.
+    pub unanswered: bool,
+    /// It takes a hundred times as long as others; `there` has that already.
+    pub late: bool,
 }
 
 impl Way {
@@ -125,6 +146,31 @@ impl Way {
         cut.then_some(window)
     }
 
+    /// Returns whether nobody is answered now.
+    pub fn is_away(&self) -> bool {
+        let window_ns = self.faults.0.away_window_ns.load(Ordering::Relaxed);
+        let away = self.env.now().0.checked_div(window_ns).is_some_and(|window| window % 8 == 5);
+        if away {
+            hit(self.marks.away);
+        }
+        away
+    }
+
+    /// Alters bytes that were read, or cuts them short, if the draw says so.
+    pub fn mangle(&self, bytes: Bytes) -> Bytes {
+        if bytes.is_empty() || !self.draw(&self.faults.0.wrong) {
+            return bytes;
+        }
+        hit(self.marks.wrong);
+        let at = (self.env.random() % bytes.len() as u64) as usize;
+        if self.env.random().is_multiple_of(2) {
+            return bytes.slice(..at);
+        }
+        let mut altered = bytes.to_vec();
+        altered[at] ^= 1 << (self.env.random() % 8);
+        altered.into()
+    }
+
     fn draw(&self, per_mille: &AtomicU32) -> bool {
         let per_mille = per_mille.load(Ordering::Relaxed);
         per_mille > 0 && self.env.random() % 1000 < u64::from(per_mille)
@@ -140,16 +186,24 @@ impl Way {
         self.draw(&self.faults.0.lag)
     }
 
-    fn fate(&self) -> Fate {
+    /// Draws how long one way takes.
+    pub fn delay(&self) -> Duration {
+        let longest = self.faults.0.delay_ns.load(Ordering::Relaxed);
+        Duration::from_nanos(if longest == 0 { 0 } else { self.env.random() % longest })
+    }
+
+    /// Draws what happens to a request.
+    pub fn fate(&self) -> Fate {
         let s = &self.faults.0;
         let delay = s.delay_ns.load(Ordering::Relaxed);
         let draw = || if delay == 0 { 0 } else { self.env.random() % delay };
-        let late = if self.draw(&s.late) { 100 } else { 1 };
+        let late = self.draw(&s.late);
         Fate {
-            there: Duration::from_nanos(draw() * late),
+            there: Duration::from_nanos(draw() * if late { 100 } else { 1 }),
             back: Duration::from_nanos(draw()),
             lost: self.draw(&s.lost),
             unanswered: self.draw(&s.unanswered),
+            late,
         }
     }
 
@@ -164,7 +218,7 @@ impl Way {
         let (way, fate, silent) = (self.clone(), self.fate(), silence.clone());
         let work = async move {
             way.env.sleep(fate.there).await;
-            if way.cut_window().is_some() {
+            if way.cut_window().is_some() || way.is_away() {
                 return Err(silent);
             }
             if fate.lost {

@@ -4,11 +4,13 @@
 use std::ops::Range;
 
 use atoll_contract::{Loglet, Offset, ReadFrom};
-use atoll_loglet_store::batches;
+use atoll_core::testing::mutant;
+use atoll_loglet_store::{batches, skip_one};
 
 use crate::known::Trouble;
 use crate::layout::{Body, Damaged, Entries, Message};
 use crate::loglet::Shared;
+use crate::mutants;
 use crate::service::{Fault, Subject};
 
 impl Shared {
@@ -27,7 +29,10 @@ impl Shared {
             let from = range.start.plus(tail.at.0);
             let got =
                 source.read(from..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
-            let entries = got.map_err(|_| Trouble::Service(Fault::NoAnswer))?.entries;
+            let mut entries = got.map_err(|_| Trouble::Service(Fault::NoAnswer))?.entries;
+            if mutant(mutants::SERVICE_COPY_SKIPS_ENTRY) {
+                skip_one(&mut entries);
+            }
             let Some(batch) = batches(entries).into_iter().next() else {
                 return Err(Fault::NoAnswer.into());
             };

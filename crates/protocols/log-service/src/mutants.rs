@@ -15,6 +15,9 @@ atoll_core::mutants! {
     SERVICE_STALE_TAIL = "ServiceStaleTail", caught by ["log-service"];
     /// An appender does not remember the operations of others that it reads.
     SERVICE_IGNORES_OTHERS = "ServiceIgnoresOthers", caught by ["log-service"];
+    /// A copy of a sealed segment leaves out one entry, and has the one before it twice. The virtual log compares each copy
+    /// before it installs it, so no scenario loses anything by it.
+    SERVICE_COPY_SKIPS_ENTRY = "ServiceCopySkipsEntry", caught by [];
     /// A trim purges the newest message of entries, too, which alone says where the log goes on (service-S5).
     SERVICE_PURGES_ALL = "ServicePurgesAll", caught by [];
 }
@@ -27,4 +30,6 @@ pub const COVERAGE: &[Listed] = &[
     listed("log-service: a tail needs messages that the node has not read yet", &["service.tail.follow"]),
     listed("log-service: messages are purged", &["service.trim.purge"]),
     listed("log-service: half of the nodes see only an old server", &["service.old_server"]),
+    listed("log-service: nobody is answered for a while", &["service.away"]),
+    listed("log-service: what is read was altered or cut short on its way", &["service.wrong"]),
 ];

@@ -222,7 +222,7 @@ fn unusable(fault: &Fault) -> PlanError {
             tracing::warn!(why, "the log service refuses a stream");
             "one that creates such a stream: enough servers for the replicas, messages of 1 MiB, and room; this node's log has the reason"
         }
-        _ => "one that answers; this one does not, or only with errors",
+        _ => "one that answers as NATS does; this one does not, or only with errors",
     };
     PlanError::Invalid { what: "log service", allowed }
 }

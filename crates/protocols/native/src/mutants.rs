@@ -18,6 +18,9 @@ atoll_core::mutants! {
     NATIVE_N7 = "NativeN7", caught by ["native", "disks"];
     /// An entry that cannot be read now is reported as trimmed.
     NATIVE_UNREAD_IS_TRIMMED = "NativeUnreadIsTrimmed", caught by ["disks"];
+    /// A copy of a sealed segment leaves out one entry, and has the one before it twice. The virtual log compares each copy
+    /// before it installs it, so no scenario loses anything by it.
+    NATIVE_COPY_SKIPS_ENTRY = "NativeCopySkipsEntry", caught by [];
     POLICY_LOWEST_ID = "PolicyLowestId", caught by ["lasting"];
 }
 

@@ -13,8 +13,8 @@ use atoll_contract::{
 };
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
-use atoll_loglet_store::batches;
 use atoll_loglet_store::status::{ask_status, delete_here, held_here, progress_of, remains_here};
+use atoll_loglet_store::{batches, skip_one};
 
 use crate::mutants;
 use crate::reasons;
@@ -199,7 +199,11 @@ impl NativeProvider {
                     ReadError::Gone | ReadError::Trimmed(_) => LogletError::Gone,
                     _ => LogletError::Unavailable(Unavailability::NoQuorum),
                 })?;
-            for batch in batches(got.entries) {
+            let mut entries = got.entries;
+            if mutant(mutants::NATIVE_COPY_SKIPS_ENTRY) {
+                skip_one(&mut entries);
+            }
+            for batch in batches(entries) {
                 let first = Offset(at.since(range.start));
                 self.copy_batch(group, &mut alive, first, &batch).await?;
                 at = at.plus(batch.len() as u64);

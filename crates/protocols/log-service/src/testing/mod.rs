@@ -17,8 +17,13 @@ use crate::service::{Answer, Fault, Request, Service, Stored, Stream, Subject};
 
 pub use atoll_loglet_store::testing::Faults;
 
-const MARKS: Marks =
-    Marks { lost: "service.lost", unanswered: "service.unanswered", cut_off: "service.cut_off" };
+const MARKS: Marks = Marks {
+    lost: "service.lost",
+    unanswered: "service.unanswered",
+    cut_off: "service.cut_off",
+    away: "service.away",
+    wrong: "service.wrong",
+};
 /// The most messages that a server lags behind when it is read.
 const LAG: u64 = 6;
 /// How soon a service with that bug forgets a seal.
@@ -175,7 +180,12 @@ impl Reached {
     /// Does a request at the service.
     fn do_now(&self, stream: &Stream, request: Request, lag: u64) -> Result<Answer, Fault> {
         let forgets = mutant(mutants::SERVICE_FORGETS_SEALS) && Self::is_seal(&request);
-        let answer = lock(&self.state).ask(&stream.name, request, lag);
+        let mut answer = lock(&self.state).ask(&stream.name, request, lag);
+        if let Ok(Answer::Messages(messages)) = &mut answer {
+            for message in messages {
+                message.data = self.way.mangle(message.data.clone());
+            }
+        }
         if let Ok(Answer::Published(seq)) = answer
             && forgets
         {

@@ -13,6 +13,8 @@ const MARKS: Marks = Marks {
     lost: "object.store.lost",
     unanswered: "object.store.unanswered",
     cut_off: "object.store.cut_off",
+    away: "object.store.away",
+    wrong: "object.store.wrong",
 };
 
 /// See the module documentation.
@@ -47,13 +49,15 @@ impl Store for Faulty {
     }
 
     fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>> {
-        let inner = self.inner.clone();
-        self.carry(move || inner.get(name, most))
+        let (inner, way) = (self.inner.clone(), self.way.clone());
+        let got = self.carry(move || inner.get(name, most));
+        Box::pin(async move { Ok(got.await?.map(|bytes| way.mangle(bytes))) })
     }
 
     fn get_tagged(&self, name: String) -> BoxFuture<'static, Result<Option<(Bytes, Tag)>, StoreError>> {
-        let inner = self.inner.clone();
-        self.carry(move || inner.get_tagged(name))
+        let (inner, way) = (self.inner.clone(), self.way.clone());
+        let got = self.carry(move || inner.get_tagged(name));
+        Box::pin(async move { Ok(got.await?.map(|(bytes, tag)| (way.mangle(bytes), tag))) })
     }
 
     fn delete(&self, names: Vec<String>) -> BoxFuture<'static, Result<(), StoreError>> {
