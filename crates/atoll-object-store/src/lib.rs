@@ -5,9 +5,11 @@
 //! | --- | --- |
 //! | `location.rs` | the URL of a place in a store |
 //! | `requests.rs` | the requests, and what their errors mean |
+//! | `opened.rs` | opens a store; whether this node has credentials for it |
 //! | `threads.rs` | a store whose requests run on threads of their own |
 
 mod location;
+mod opened;
 mod requests;
 mod threads;
 
@@ -61,6 +63,9 @@ pub enum StoreError {
     /// Too many requests of this process are under way. Nothing happened.
     #[error("too many requests to the object store are in progress")]
     Busy,
+    /// The store has no room. Whether it happened is unknown.
+    #[error("the object store has no room: its disk or its quota is full")]
+    Full,
     /// No answer came in time, or the store failed. Whether it happened is unknown.
     #[error("the object store does not answer; whether it happened is unknown")]
     NoAnswer,
@@ -69,7 +74,12 @@ pub enum StoreError {
 impl StoreError {
     /// Returns whether the same request may succeed soon.
     pub fn passes(self) -> bool {
-        matches!(self, StoreError::Busy | StoreError::NoAnswer)
+        matches!(self, StoreError::Busy | StoreError::Full | StoreError::NoAnswer)
+    }
+
+    /// Returns whether the request may have happened.
+    pub fn is_unknown(self) -> bool {
+        matches!(self, StoreError::Full | StoreError::NoAnswer)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The requests, in terms of the crate `object_store`, and what its errors mean.
 
+use std::error::Error as _;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,15 +11,45 @@ use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, PutMode,
 
 use super::{Put, StoreError, Tag};
 
+/// What S3 answers with status 400 to credentials that it knows and does not take any more. With status 401 or 403, any code means that.
+const NOT_ANY_MORE: [&str; 4] = [
+    "<Code>ExpiredToken</Code>",
+    "<Code>ExpiredTokenException</Code>",
+    "<Code>InvalidToken</Code>",
+    "<Code>TokenRefreshRequired</Code>",
+];
+/// What a service that speaks S3 answers if it has no room.
+const NO_ROOM: [&str; 3] =
+    ["507 Insufficient Storage", "<Code>XMinioStorageFull</Code>", "<Code>QuotaExceeded</Code>"];
+
 /// Returns whether an error says for sure that nothing happened, and why. The texts of errors are dropped: they go to places where nobody
 /// expects an address or a name of a key.
-fn meaning(error: &Error) -> StoreError {
+pub(super) fn meaning(error: &Error) -> StoreError {
     match error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => StoreError::Credentials,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => StoreError::Unsupported,
         Error::NotFound { .. } => StoreError::Elsewhere,
-        _ => StoreError::NoAnswer,
+        _ => by_its_cause(error),
     }
+}
+
+/// Returns what an error means that has no kind of its own.
+fn by_its_cause(error: &Error) -> StoreError {
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let text = one.to_string();
+        let io = one.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        if matches!(io, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+            || NO_ROOM.iter().any(|words| text.contains(words))
+        {
+            return StoreError::Full;
+        }
+        if NOT_ANY_MORE.iter().any(|code| text.contains(code)) {
+            return StoreError::Credentials;
+        }
+        cause = one.source();
+    }
+    StoreError::NoAnswer
 }
 
 pub(super) async fn put(

@@ -7,21 +7,18 @@ use std::time::Duration;
 
 use atoll_core::{BoxFuture, Ticket, ticket};
 use bytes::Bytes;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::local::LocalFileSystem;
-use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use object_store::ObjectStore;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
 use super::{Put, Store, StoreError, Tag, requests};
-use crate::{Location, Scheme};
+use crate::Location;
+use crate::opened::Opened;
 
 /// Maximum number of requests of a store under way. Each may hold an object in memory.
 const MAX_REQUESTS: usize = 32;
 /// Threads that wait for files.
 const FILE_THREADS: usize = 8;
-/// How long a connection may take.
-const CONNECT_TIMEOUT: &str = "2s";
 
 /// The threads of all object stores of the process. None if the system gives no thread. It starts with the first request to a real store.
 static THREADS: LazyLock<Option<Runtime>> = LazyLock::new(|| {
@@ -40,7 +37,7 @@ struct Shared {
     /// How long a request may take.
     timeout: Duration,
     /// Opened by the first request, on its thread: the environment and certificates are read from the disk.
-    opened: OnceLock<Result<Arc<dyn ObjectStore>, StoreError>>,
+    opened: OnceLock<Result<Opened, StoreError>>,
     requests: Arc<Semaphore>,
 }
 
@@ -66,11 +63,12 @@ impl Threaded {
         let shared = self.0.clone();
         let (done, wait): (_, Ticket<Result<T, StoreError>>) = ticket();
         threads.spawn(async move {
-            let opened = shared.opened.get_or_init(|| open(&shared.location, shared.timeout)).clone();
-            let answer = match opened {
-                Ok(store) => tokio::time::timeout(shared.timeout, request(store)).await,
-                Err(error) => Ok(Err(error)),
+            let opened = shared.opened.get_or_init(|| Opened::at(&shared.location, shared.timeout));
+            let work = async {
+                let store = opened.as_ref().map_err(|error| *error)?.for_request().await?;
+                request(store).await
             };
+            let answer = tokio::time::timeout(shared.timeout, work).await;
             drop(permit);
             done.complete(answer.unwrap_or(Err(StoreError::NoAnswer)));
         });
@@ -103,36 +101,11 @@ impl Store for Threaded {
     }
 }
 
-/// Opens a store. Credentials, the region and the endpoint come from the environment.
-fn open(location: &Location, timeout: Duration) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    match &location.scheme {
-        // Names of objects begin with the directory. A put is durable: the file and its directory are synced.
-        Scheme::File => Ok(Arc::new(LocalFileSystem::new().with_fsync(true))),
-        Scheme::S3 { bucket } => {
-            // An error says that the process has a default already.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-            let builder = AmazonS3Builder::from_env()
-                .with_bucket_name(bucket)
-                .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::ConnectTimeout), CONNECT_TIMEOUT)
-                .with_config(
-                    AmazonS3ConfigKey::Client(ClientConfigKey::Timeout),
-                    format!("{}ms", timeout.as_millis()),
-                )
-                // The protocol repeats requests itself, and reads back what it does not know.
-                .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() });
-            builder
-                .build()
-                .map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
-                .map_err(|_| StoreError::Credentials)
-        }
-        Scheme::Memory => Err(StoreError::Elsewhere),
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::Scheme;
 
     fn wait<T>(f: impl Future<Output = T>) -> T {
         Builder::new_current_thread().build().unwrap().block_on(f)

@@ -195,8 +195,9 @@ impl Shared {
                 Err(StoreError::NoAnswer) if mutant(mutants::OBJECT_SILENCE_IS_NO) => {
                     return Outcome::Failed(fault);
                 }
-                Err(StoreError::NoAnswer) => {
+                Err(error) if error.is_unknown() => {
                     *doubt = true;
+                    fault = Fault::Store(error);
                     hit("object.append.read_back");
                 }
                 Err(error) => fault = Fault::Store(error),

@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use atoll_contract::{Batch, Loglet, Offset, ReadFrom};
-use atoll_loglet_store::batches;
+use atoll_core::testing::mutant;
+use atoll_loglet_store::{batches, skip_one};
 
 use crate::known::At;
 use crate::loglet::Shared;
+use crate::mutants;
 use crate::object::{Damaged, Entries, Stamp};
 use crate::shelf::Fault;
 use crate::store::StoreError;
@@ -39,7 +41,10 @@ impl Shared {
             let from = range.start.plus(tail.at.0);
             let got =
                 source.read(from..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
-            let entries = got.map_err(|_| Fault::Store(StoreError::NoAnswer))?.entries;
+            let mut entries = got.map_err(|_| Fault::Store(StoreError::NoAnswer))?.entries;
+            if mutant(mutants::OBJECT_COPY_SKIPS_ENTRY) {
+                skip_one(&mut entries);
+            }
             let at = self.known().next();
             if at.first != tail.at {
                 continue;

@@ -124,6 +124,7 @@ impl Shared {
 pub(crate) fn unavailable(fault: &Fault) -> Unavailability {
     match fault {
         Fault::Store(StoreError::Busy) => Unavailability::Busy,
+        Fault::Store(StoreError::Full) => Unavailability::DiskFull,
         Fault::Store(StoreError::NoAnswer) | Fault::Deleted => Unavailability::NoQuorum,
         Fault::Store(_) | Fault::Gone | Fault::Damaged(_) => Unavailability::StorageFailed,
     }

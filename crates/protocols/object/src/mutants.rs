@@ -15,6 +15,11 @@ atoll_core::mutants! {
     OBJECT_BELIEVES_PUTS = "ObjectBelievesPuts", caught by ["object"];
     /// An appender does not remember the operations of others that it reads.
     OBJECT_IGNORES_OTHERS = "ObjectIgnoresOthers", caught by ["object"];
+    /// A copy of a sealed segment leaves out one entry, and has the one before it twice. The virtual log compares each copy
+    /// before it installs it, so no scenario loses anything by it.
+    OBJECT_COPY_SKIPS_ENTRY = "ObjectCopySkipsEntry", caught by [];
+    /// A loglet is planned at a place that does not have what its predecessor keeps there, and makes that place count as the right one.
+    OBJECT_MARKS_ANY_STORE = "ObjectMarksAnyStore", caught by [];
 }
 
 /// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
@@ -24,4 +29,6 @@ pub const COVERAGE: &[Listed] = &[
     listed("object: a sealer loses an index to an append", &["object.seal.lost"]),
     listed("object: a block of objects is deleted", &["object.trim.block"]),
     listed("object: half of the nodes cannot reach the store", &["object.store.cut_off"]),
+    listed("object: nobody is answered for a while", &["object.store.away"]),
+    listed("object: what is read was altered or cut short on its way", &["object.store.wrong"]),
 ];

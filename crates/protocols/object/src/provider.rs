@@ -14,7 +14,8 @@ use atoll_contract::{
 };
 use atoll_core::level::Level;
 use atoll_core::sync::lock;
-use atoll_core::{BoxFuture, DecodeError, Encode, Env, NodeId};
+use atoll_core::testing::mutant;
+use atoll_core::{BoxFuture, DecodeError, Encode, Env, NodeId, Tick};
 use atoll_loglet_store::cache::Cache;
 use atoll_loglet_store::tails::Tails;
 
@@ -22,6 +23,7 @@ use crate::append::Appends;
 use crate::config::{self, Location, ObjectConfig, Scheme};
 use crate::known::Known;
 use crate::loglet::{ObjectLoglet, ObjectOptions, Shared, failed};
+use crate::mutants;
 use crate::names;
 use crate::object::Entries;
 use crate::shelf::{Place, Shelf};
@@ -169,6 +171,7 @@ impl ObjectProvider {
             (None, None) => return Err(bad_url()),
         };
         let before = previous.filter(|p| p.url == url.to_string());
+        let known = before.is_some();
         let mut config = before.unwrap_or_else(|| ObjectConfig {
             url: url.to_string(),
             token: self.env.random(),
@@ -198,31 +201,51 @@ impl ObjectProvider {
             DecodeError::Invalid { what, allowed, .. } => PlanError::Invalid { what, allowed },
             other => PlanError::Unreadable(other),
         })?;
-        self.try_store(&url, config.token).await?;
+        self.try_store(&url, config.token, known).await?;
         Ok(config)
     }
 
     /// Finds out whether the store can be used, before anything is sealed: it answers, and it refuses a second conditional put. A store
-    /// that ignores the condition would lose entries.
-    async fn try_store(&self, location: &Location, token: u64) -> Result<(), PlanError> {
+    /// that ignores the condition would lose entries. A token that is `known` must be there already: if it is not, this node sees another
+    /// store, which must not come to count as the right one.
+    async fn try_store(&self, location: &Location, token: u64, known: bool) -> Result<(), PlanError> {
         let store = self.store(location)?;
+        let name = names::token(&location.prefix, token);
         let until = self.env.now().after(TRY_FOR);
+        if known && !mutant(mutants::OBJECT_MARKS_ANY_STORE) {
+            let found = self.persist(until, || store.get(name.clone(), Some(1))).await?;
+            found.ok_or_else(|| unusable(StoreError::Elsewhere))?;
+        }
         let mut created = false;
         loop {
-            let name = names::token(&location.prefix, token);
-            let put = store.put(name.clone(), Bytes::from_static(b"atoll"), Put::Create);
-            let put = self.env.within(self.options.request_timeout * 2, put).await;
-            let error = match put.unwrap_or(Err(StoreError::NoAnswer)) {
-                Ok(true) if created => return Err(unusable(StoreError::Unsupported)),
-                Ok(true) => {
-                    created = true;
-                    continue;
+            let mark = Bytes::from_static(b"atoll");
+            if self.persist(until, || store.put(name.clone(), mark.clone(), Put::Create)).await? {
+                if created {
+                    return Err(unusable(StoreError::Unsupported));
                 }
-                Ok(false) => match store.get(name, None).await {
-                    Ok(Some(_)) => return Ok(()),
-                    Ok(None) => StoreError::NoAnswer,
-                    Err(error) => error,
-                },
+                created = true;
+                continue;
+            }
+            if self.persist(until, || store.get(name.clone(), Some(1))).await?.is_some() {
+                return Ok(());
+            }
+            // S3 also refuses while two puts meet.
+            if self.env.now() >= until {
+                return Err(unusable(StoreError::NoAnswer));
+            }
+        }
+    }
+
+    /// Makes a request until it has a result, at most until then.
+    async fn persist<T>(
+        &self,
+        until: Tick,
+        request: impl Fn() -> BoxFuture<'static, Result<T, StoreError>>,
+    ) -> Result<T, PlanError> {
+        loop {
+            let asked = self.env.within(self.options.request_timeout * 2, request()).await;
+            let error = match asked.unwrap_or(Err(StoreError::NoAnswer)) {
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             if !error.passes() || self.env.now() >= until {
@@ -240,10 +263,13 @@ fn bad_url() -> PlanError {
 fn unusable(error: StoreError) -> PlanError {
     let allowed = match error {
         StoreError::Credentials => "one that accepts the credentials in the environment of every node",
-        StoreError::Elsewhere => "one with a bucket or directory that exists",
+        StoreError::Elsewhere => {
+            "one with a bucket or directory that exists, and with what the log has there already"
+        }
         StoreError::Unsupported => {
             "one with conditional puts: it must refuse to put an object that is there already"
         }
+        StoreError::Full => "one with room: the disk or the quota of this one is full",
         StoreError::Busy | StoreError::NoAnswer => "one that answers; this one does not, or only with errors",
     };
     PlanError::Invalid { what: "object store", allowed }

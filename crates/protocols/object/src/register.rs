@@ -89,7 +89,7 @@ impl fmt::Debug for Objects {
 fn to_fault(error: StoreError) -> Fault {
     match error {
         StoreError::Busy => Fault::Passing(Unavailability::Busy),
-        StoreError::NoAnswer => Fault::NoAnswer,
+        StoreError::Full | StoreError::NoAnswer => Fault::NoAnswer,
         StoreError::Credentials | StoreError::Elsewhere | StoreError::Unsupported => {
             Fault::Refused(error.to_string())
         }

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
+mod elsewhere;
 mod faults;
 mod real;
