@@ -40,6 +40,8 @@ struct Log {
     /// Every acknowledged position is below this, and every returned tail is at or below it.
     floor: u64,
     trim_asked: u64,
+    /// Whether what a store or service answers may be altered on its way.
+    doubtful: bool,
     acks: u64,
     /// Operations that were acknowledged, each counted once.
     written: u64,
@@ -179,6 +181,16 @@ impl LogOracle {
         let mut state = self.state();
         let l = log_of(&mut state.logs, log);
         l.trim_asked = l.trim_asked.max(to);
+    }
+
+    /// From now on, the answers of the stores and services that hold this log may be altered on their way.
+    pub fn answers_may_be_altered(&self, log: &str) {
+        log_of(&mut self.state().logs, log).doubtful = true;
+    }
+
+    /// Returns whether a reader of this log may be told that what it asked for is damaged, although it is not.
+    pub fn may_seem_damaged(&self, log: &str) -> bool {
+        log_of(&mut self.state().logs, log).doubtful
     }
 
     /// Checks the answer to a read that everything below `trim` is trimmed.

@@ -117,6 +117,7 @@ pub fn all() -> Vec<Scenario> {
         full_shards::SCENARIO,
         outside::OBJECT,
         outside::LOG_SERVICE,
+        outside::ZOOKEEPER,
         policies::SCENARIO,
         chains::SCENARIO,
         file_registers::SCENARIO,

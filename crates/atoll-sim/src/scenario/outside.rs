@@ -1,5 +1,6 @@
 //! Loglets outside of the cluster, on whole nodes: swapped in and out under load and faults of the nodes, while the store or service is
-//! slow, loses requests and answers, refuses without a reason, and cannot be reached from half of the nodes.
+//! slow, loses requests and answers, refuses without a reason, shows older states and altered entries, answers nobody for a while, and
+//! cannot be reached from half of the nodes.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub const OBJECT: Scenario = Scenario {
     marks: &[
         &["object.append.lost", "object.append.read_back", "object.append.found", "object.tail.rebase"],
         &["object.seal.lost", "object.trim.block", "object.store.lost", "object.store.unanswered"],
-        &["object.store.conflict", "object.store.cut_off"],
+        &["object.store.conflict", "object.store.cut_off", "object.store.away", "object.store.wrong"],
     ],
     full: true,
 };
@@ -35,37 +36,70 @@ pub const LOG_SERVICE: Scenario = Scenario {
     marks: &[
         &["service.append.behind", "service.append.found", "service.append.over", "service.tail.follow"],
         &["service.trim.purge", "service.lost", "service.unanswered", "service.conflict"],
-        &["service.cut_off", "service.old_server"],
+        &["service.cut_off", "service.old_server", "service.away", "service.wrong"],
+    ],
+    full: true,
+};
+
+/// Logs that are swapped between a ZooKeeper ensemble and native Loglets.
+pub const ZOOKEEPER: Scenario = Scenario {
+    name: "zookeeper-loglet",
+    about: "a log that is swapped native, ZooKeeper, native while it is used; nodes die, and the ensemble fails in every way it can",
+    run: |seed, out| run(seed, out, &OF_ZOOKEEPER),
+    marks: &[
+        &[
+            "zookeeper.append_lost",
+            "zookeeper.append_refused",
+            "zookeeper.own_attempt_found",
+            "zookeeper.swept",
+        ],
+        &["zookeeper.lost", "zookeeper.unanswered", "zookeeper.cut_off", "zookeeper.old_server"],
+        &["zookeeper.away", "zookeeper.wrong", "zookeeper.read_again"],
     ],
     full: true,
 };
 
 const LOG: &str = "log0";
-/// How long half of the nodes cannot reach the store or service, as a setting of the protocols in tests.
+/// How long half of the nodes cannot reach the store or service, and how long nobody can, as settings of the protocols in tests.
 const CUT: &str = "store_cut_window_ms";
+const AWAY: &str = "store_away_window_ms";
 
 /// Loglets of a kind outside of the cluster.
 struct Outside {
-    kind: &'static str,
     salt: u64,
+    /// Of the first Loglet.
+    first: fn() -> LogletSpec,
     spec: fn(&Stage<NodeHandles>) -> LogletSpec,
     /// What the store or service does to requests, as settings of the protocols in tests.
     faults: &'static [&'static str],
 }
 
 const OF_OBJECT: Outside = Outside {
-    kind: "object",
     salt: 0x6f62_6a65_6374,
+    first: || LogletSpec::of("object"),
     spec: object,
-    faults: &["store_lost", "store_unanswered", "store_late", "store_conflicts"],
+    faults: &["store_lost", "store_unanswered", "store_late", "store_conflicts", "store_wrong"],
 };
 
 const OF_LOG_SERVICE: Outside = Outside {
-    kind: "log-service",
     salt: 0x0073_6572_7669_6365,
+    first: || LogletSpec::of("log-service"),
     spec: |_| LogletSpec::of("log-service"),
-    faults: &["store_lost", "store_unanswered", "store_late", "store_conflicts", "store_lag"],
+    faults: &["store_lost", "store_unanswered", "store_late", "store_conflicts", "store_lag", "store_wrong"],
 };
+
+const OF_ZOOKEEPER: Outside = Outside {
+    salt: 0x7a6f_6f6b_6565,
+    first: zookeeper,
+    spec: |_| zookeeper(),
+    faults: &["store_lost", "store_unanswered", "store_late", "store_lag", "store_wrong"],
+};
+
+fn zookeeper() -> LogletSpec {
+    let mut spec = LogletSpec::of("zookeeper-loglet");
+    spec.options.insert("connect".to_owned(), "memory:1".to_owned());
+    spec
+}
 
 /// Returns a specification of an ObjectLoglet with objects and blocks of a random size, small enough for a run to fill many of both.
 fn object(stage: &Stage<NodeHandles>) -> LogletSpec {
@@ -86,7 +120,7 @@ fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, of: &'static Outside) {
     let all = stage.clone();
     let stage = stage.clone();
     all.spawn("people", async move {
-        load::create_kind(&stage, LOG, of.kind).await;
+        load::create_spec(&stage, LOG, (of.first)()).await;
         let name = || LOG.to_owned();
         for _ in 0..appenders {
             stage.spawn("appender", load::appender(stage.clone(), name(), Duration::from_millis(60)));
@@ -113,15 +147,17 @@ fn run(seed: u64, out: TraceOut, of: &'static Outside) -> Outcome {
         store.set(fault, [0, 10, 50][rng.below(3) as usize]);
     }
     store.set(CUT, [0, 500, 3_000][rng.below(3) as usize]);
+    store.set(AWAY, [0, 500, 2_000][rng.below(3) as usize]);
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
+    stage.oracles.log.answers_may_be_altered(LOG);
     people(&stage, &mut rng, of);
     let menu = Menu::USUAL.some(&mut rng);
     let faults = Faults::usual(menu, Duration::from_millis(500 + rng.below(1_500)));
     let demand = {
         let stage = stage.clone();
         async move {
-            for fault in of.faults.iter().copied().chain([CUT]) {
+            for fault in of.faults.iter().copied().chain([CUT, AWAY]) {
                 store.set(fault, 0);
             }
             load::demand(stage, vec![LOG.to_owned()]).await;

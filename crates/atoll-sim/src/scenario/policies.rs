@@ -129,6 +129,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let stage = stage(&mut world);
     // The judge decides what may be trimmed.
     stage.oracles.log.trim_begins(LOG, u64::MAX);
+    stage.oracles.log.answers_may_be_altered(LOG);
     people(&stage, &policy);
     let faults = Faults {
         menu: Menu::USUAL.some(&mut rng),
@@ -152,7 +153,8 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
 }
 
 /// What the store does to requests, and how long half of the nodes cannot reach it, as settings of the protocols in tests.
-const STORE_FAULTS: [&str; 4] = ["store_lost", "store_unanswered", "store_late", "store_conflicts"];
+const STORE_FAULTS: [&str; 5] =
+    ["store_lost", "store_unanswered", "store_late", "store_conflicts", "store_wrong"];
 const CUT: &str = "store_cut_window_ms";
 
 fn people(stage: &Stage<NodeHandles>, policy: &LogPolicy) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use atoll_contract::{Binding, ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::NodeId;
+use atoll_core::testing::hit;
 use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord, Segment};
 use atoll_node::members::table::{Member, MemberTable};
 use atoll_protocols::duties;
@@ -197,6 +198,11 @@ async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut Lo
             Err(LogReadError::Trimmed(to)) => {
                 stage.oracles.log.trimmed(name, to.0);
                 *next = to.max(*next);
+                return;
+            }
+            // It asks again later.
+            Err(LogReadError::Damaged(_)) if stage.oracles.log.may_seem_damaged(name) => {
+                hit("sim.log.seems_damaged");
                 return;
             }
             Err(LogReadError::Damaged(what)) => {

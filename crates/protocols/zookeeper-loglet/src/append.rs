@@ -231,6 +231,7 @@ impl Shared {
                     tracing::error!(loglet = %self.id, why, "a znode is damaged");
                     return attempts.give_up(Unavailability::StorageFailed, group.len());
                 }
+                Err(Trouble::Elsewhere) => return attempts.give_up(self.elsewhere(), group.len()),
                 Err(Trouble::Fault(fault)) => fault,
             };
             if matches!(fault, Fault::Denied(_)) || self.env.now() >= attempts.until {

@@ -2,6 +2,7 @@
 //!
 //! | znode | data | version |
 //! | --- | --- | --- |
+//! | `ROOT/ensembles/TOKEN` | what it is: the ensemble is the one in which loglets with this token were planned | always 0 |
 //! | `ROOT/logs/ID` | what it is | 0 while the loglet lives, higher once it was deleted: a tombstone |
 //! | `.../seal` | empty | 0 while the loglet is open, higher once it is sealed |
 //! | `.../tail` | [`TailNode`] | the number of batches so far |
@@ -22,6 +23,8 @@ use atoll_core::{Decode, DecodeError, Encode, Reader};
 pub(crate) const BUCKET_BATCHES: u64 = 64;
 /// The most batches of a loglet: the version of a znode has 31 bits. The loglet then refuses appends, and the log needs another one.
 pub(crate) const MAX_BATCHES: u64 = (1 << 31) - 2;
+/// What is in the znode that shows that the ensemble is the right one.
+pub(crate) const ENSEMBLE: &[u8] = b"atoll ensemble 1";
 /// What is in the znode of a loglet that lives.
 pub(crate) const ALIVE: &[u8] = b"atoll loglet 1";
 /// What is in the znode of a loglet that was deleted.
@@ -58,8 +61,13 @@ impl Paths {
     /// Returns the znodes above the loglet's, the highest first.
     pub(crate) fn above(&self) -> Vec<String> {
         let mut all = prefixes(&self.root);
-        all.push(format!("{}/logs", self.root));
+        all.push(self.logs());
         all
+    }
+
+    /// Returns the znode above those of all loglets.
+    pub(crate) fn logs(&self) -> String {
+        format!("{}/logs", self.root)
     }
 
     pub(crate) fn bucket(&self, bucket: u64) -> String {
@@ -69,6 +77,11 @@ impl Paths {
     pub(crate) fn batch(&self, number: u64) -> String {
         format!("{}/{number:010}", self.bucket(number / BUCKET_BATCHES))
     }
+}
+
+/// Returns the znode that shows that the ensemble is the one in which loglets with this token were planned.
+pub(crate) fn token(root: &str, token: u64) -> String {
+    format!("{root}/ensembles/{token:016x}")
 }
 
 /// Returns a path and all paths above it, the highest first.

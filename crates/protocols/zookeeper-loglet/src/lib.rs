@@ -41,6 +41,7 @@
 //! | the same operation through two nodes | a handle appends only at a tail up to which it knows all names; what is there keeps its offset, and what may be below the part that it knows is `Forgotten` (X16) |
 //! | two trims | the trim is raised with its version, so it never falls; whoever comes later deletes what is left over |
 //! | a deleted loglet | home stays as a tombstone, and its version is checked wherever a loglet could be created, sealed or found open (vlog-L7, vlog-V6) |
+//! | another ensemble answers, or this one has lost its data | a loglet is created only where the znode with the token of its plan is: nothing is created, appended or found empty there (`Elsewhere`). A later plan for the same place checks the token, too |
 //! | a read from a server that lags behind | the batch seems to be missing: the handle looks behind a write, after which this session has everything, and reads again |
 //!
 //! # Departures from the paper, and why

@@ -17,8 +17,9 @@ use atoll_core::{Abandoned, BoxFuture, Decode, Elapsed, Encode, Env, Tick, Ticke
 use atoll_loglet_store::tails::Tails;
 
 use crate::append::Queue;
+use crate::config::ZooKeeperConfig;
 use crate::ensemble::{Answer, Ensemble, Fault, Node, Op, Refusal, Request};
-use crate::layout::{ALIVE, Paths, TailNode, TrimNode};
+use crate::layout::{self, ALIVE, Paths, TailNode, TrimNode};
 use crate::mutants;
 use crate::read::Recent;
 
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) ensemble: Arc<dyn Ensemble>,
     pub(crate) id: LogletId,
     pub(crate) paths: Paths,
+    /// The znode without which the loglet is not created. None in chains of programs before there were tokens.
+    pub(crate) token: Option<String>,
     pub(crate) options: Arc<ZooKeeperOptions>,
     pub(crate) tails: Tails,
     /// The most batches that the loglet was seen to have.
@@ -102,6 +105,8 @@ pub(crate) enum Trouble {
     Fault(Fault),
     /// What is in a znode is not what belongs there.
     Damaged(String),
+    /// The ensemble has never had the loglet, or has lost it.
+    Elsewhere,
 }
 
 impl From<Fault> for Trouble {
@@ -191,26 +196,36 @@ impl Shared {
         Ok(seen)
     }
 
-    /// Creates the znodes of the loglet. If they exist, nothing changes. A lost answer is an error, although they may exist.
+    /// Creates the znodes of the loglet, unless the ensemble is not the one in which it was planned: an empty loglet there would answer in
+    /// the place of the real one. If they exist, nothing changes. A lost answer is an error, although they may exist.
     ///
     /// The answer of `look` after it may be old, but not wrong: the loglet was empty and open after that call had begun.
     pub(crate) async fn create(&self) -> Result<(), Trouble> {
         let create = |path: String, data: Bytes| Op::Create { path, data };
-        let above =
-            self.paths.above().into_iter().map(|path| Request::Write(vec![create(path, Bytes::new())]));
+        let guard = self.token.clone().filter(|_| !mutant(mutants::ZOOKEEPER_CREATES_ANYWHERE));
+        let above = if guard.is_some() { vec![self.paths.logs()] } else { self.paths.above() };
+        let check = || guard.clone().map(|path| Op::Check { path, version: 0 });
+        let guarded = |op: Op| Request::Write(check().into_iter().chain([op]).collect());
+        let above = above.into_iter().map(|path| guarded(create(path, Bytes::new())));
         let paths = self.paths.clone();
-        let loglet = vec![
+        let mut loglet: Vec<Op> = check().into_iter().collect();
+        loglet.extend([
             create(paths.home, Bytes::from_static(ALIVE)),
             create(paths.seal, Bytes::new()),
             create(paths.tail, TailNode::default().to_bytes()),
             create(paths.trim, TrimNode::default().to_bytes()),
             create(paths.entries, Bytes::new()),
-        ];
+        ]);
         let answers = self.ask(above.chain([Request::Write(loglet)]).collect()).await;
         match answers.into_iter().next_back() {
             Some(Ok(_)) => Ok(()),
             // Somebody else was faster, and may have done more in the meantime.
             Some(Err(Fault::Refused(Refusal::Exists))) => Err(Fault::Busy.into()),
+            // With the token there would be all znodes above the loglet's.
+            Some(Err(Fault::Refused(Refusal::Missing))) if guard.is_some() => {
+                hit("zookeeper.elsewhere");
+                Err(Trouble::Elsewhere)
+            }
             Some(Err(fault)) => Err(fault.into()),
             None => Err(Fault::Lost.into()),
         }
@@ -222,6 +237,16 @@ impl Shared {
         if seen.sealed {
             self.tails.learn_sealed(seen.next);
         }
+    }
+
+    /// Says that this is not the ensemble of the loglet. Returns what callers learn of it.
+    pub(crate) fn elsewhere(&self) -> Unavailability {
+        let (loglet, ensemble) = (self.id, &self.ensemble);
+        tracing::error!(
+            %loglet, ?ensemble,
+            "the ensemble does not have the loglet: it is another one than that in which it was planned, or has lost its data"
+        );
+        Unavailability::StorageFailed
     }
 
     pub(crate) fn deadline(&self) -> Tick {
@@ -236,6 +261,7 @@ impl Shared {
                 tracing::error!(loglet = %self.id, why, "a znode is damaged");
                 return Err(LogletError::Unavailable(Unavailability::StorageFailed));
             }
+            Trouble::Elsewhere => return Err(LogletError::Unavailable(self.elsewhere())),
             Trouble::Fault(fault) => fault,
         };
         if matches!(fault, Fault::Denied(_)) || self.env.now() >= until {
@@ -291,7 +317,9 @@ impl Shared {
         }
         match self.look(false).await {
             Err(Trouble::Gone) => return Err(LogletError::Gone),
-            Err(Trouble::Damaged(_)) => return Err(LogletError::Unavailable(Unavailability::StorageFailed)),
+            Err(Trouble::Damaged(_) | Trouble::Elsewhere) => {
+                return Err(LogletError::Unavailable(Unavailability::StorageFailed));
+            }
             // It is a hint only.
             Ok(_) | Err(Trouble::Fault(_)) => {}
         }
@@ -304,7 +332,7 @@ impl ZooKeeperLoglet {
         env: Env,
         ensemble: Arc<dyn Ensemble>,
         id: LogletId,
-        root: &str,
+        config: &ZooKeeperConfig,
         options: Arc<ZooKeeperOptions>,
     ) -> Self {
         let queue = Mutex::new(Queue::new(env.random()));
@@ -312,7 +340,8 @@ impl ZooKeeperLoglet {
             env,
             ensemble,
             id,
-            paths: Paths::new(root, id),
+            paths: Paths::new(&config.root, id),
+            token: config.token.map(|token| layout::token(&config.root, token)),
             options,
             tails: Tails::default(),
             batches: AtomicU64::new(0),

@@ -15,8 +15,10 @@ use crate::{ZooKeeperConfig, ZooKeeperOptions, ZooKeeperProvider, ZooKeeperRegis
 
 /// The configuration in the chain, and the data of znodes.
 const FORMATS: &[Format] = &[
-    Format::stored::<ZooKeeperConfig>("ZooKeeperConfig")
-        .like(|| ZooKeeperConfig { connect: "host:2181".to_owned(), root: "/atoll".to_owned() }.to_bytes()),
+    Format::stored::<ZooKeeperConfig>("ZooKeeperConfig").like(|| {
+        let (connect, root) = ("host:2181".to_owned(), "/atoll".to_owned());
+        ZooKeeperConfig { connect, root, token: Some(1) }.to_bytes()
+    }),
     Format::stored::<TailNode>("TailNode"),
     Format::stored::<TrimNode>("TrimNode"),
     Format::stored::<BucketNode>("BucketNode"),
@@ -34,7 +36,7 @@ struct Below {
 
 impl Place for Below {
     fn open(&self, env: &Env) -> Arc<dyn Registers> {
-        let ZooKeeperConfig { connect, root } = &self.config;
+        let ZooKeeperConfig { connect, root, .. } = &self.config;
         Arc::new(ZooKeeperRegisters::connect(env.clone(), connect, root, self.options.clone()))
     }
 }
@@ -44,6 +46,27 @@ impl Place for Below {
 pub struct ZooKeeperPlugin {
     /// The options of handles.
     pub handles: ZooKeeperOptions,
+    /// The ensemble of all nodes that get this value or a copy of it.
+    #[cfg(feature = "testing")]
+    pub memory: crate::testing::MemoryEnsemble,
+}
+
+impl ZooKeeperPlugin {
+    #[cfg(not(feature = "testing"))]
+    fn provider(&self, host: &Host) -> ZooKeeperProvider {
+        ZooKeeperProvider::new(host.env.clone(), self.handles.clone())
+    }
+
+    /// In tests, an ensemble in memory is possible, too.
+    #[cfg(feature = "testing")]
+    fn provider(&self, host: &Host) -> ZooKeeperProvider {
+        let memory = self.memory.session(host.env.clone(), std::time::Duration::ZERO);
+        let (ensembles, timeout) = (crate::session::Ensembles::default(), self.handles.session_timeout);
+        ZooKeeperProvider::over(host.env.clone(), self.handles.clone(), move |connect| match connect {
+            crate::testing::MEMORY => memory.clone(),
+            real => ensembles.ensemble(real, timeout),
+        })
+    }
 }
 
 impl Protocol for ZooKeeperPlugin {
@@ -68,13 +91,16 @@ impl Protocol for ZooKeeperPlugin {
     }
 
     fn coverage(&self) -> &'static [Listed] {
-        &[]
+        mutants::COVERAGE
     }
 
     fn set(&mut self, setting: &str, value: u64) -> bool {
         match setting {
             "step_bytes" => set_to(&mut self.handles.step_bytes, value),
             "window_bytes" => set_to(&mut self.handles.window_bytes, value),
+            #[cfg(feature = "testing")]
+            fault => self.memory.faults.set_one(fault, value),
+            #[cfg(not(feature = "testing"))]
             _ => false,
         }
     }
@@ -93,8 +119,7 @@ impl Protocol for ZooKeeperPlugin {
     }
 
     fn install(&self, _core: &mut NodeCore, host: &Host) -> Installed {
-        let provider = ZooKeeperProvider::new(host.env.clone(), self.handles.clone());
-        Installed { loglets: Some(Arc::new(provider)), ..Installed::default() }
+        Installed { loglets: Some(Arc::new(self.provider(host))), ..Installed::default() }
     }
 
     fn boxed(&self) -> Box<dyn Protocol> {

@@ -12,13 +12,15 @@ use atoll_contract::{
     Duties, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset, PlanError,
     Progress, ReadFrom, Reason, RoleOfKind, Unavailability,
 };
+use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, Encode, Env, Level, NodeId};
-use atoll_loglet_store::batches;
+use atoll_loglet_store::{batches, skip_one};
 
 use crate::config::{self, ZooKeeperConfig};
-use crate::ensemble::{Ensemble, Fault, Op, Request};
-use crate::layout::{BUCKET_BATCHES, BucketNode, Stored, TailNode, prefixes};
+use crate::ensemble::{Ensemble, Fault, Op, Refusal, Request};
+use crate::layout::{BUCKET_BATCHES, BucketNode, ENSEMBLE, Stored, TailNode, prefixes, token};
 use crate::loglet::{Seen, Shared, Trouble, ZooKeeperLoglet, ZooKeeperOptions};
+use crate::mutants;
 
 /// The name of this kind in chains. Not the name of the door that serves ZooKeeper's clients.
 pub const KIND: &str = "zookeeper-loglet";
@@ -73,7 +75,7 @@ impl ZooKeeperProvider {
     fn open_handle(&self, id: LogletId, config: &Bytes) -> Result<ZooKeeperLoglet, PlanError> {
         let config = config::parse(config)?;
         let ensemble = (self.connect)(&config.connect);
-        Ok(ZooKeeperLoglet::new(self.env.clone(), ensemble, id, &config.root, self.options.clone()))
+        Ok(ZooKeeperLoglet::new(self.env.clone(), ensemble, id, &config, self.options.clone()))
     }
 
     /// Opens a handle for an operation on the ensemble.
@@ -95,17 +97,30 @@ impl ZooKeeperProvider {
         }
         spec.check(self, &OPTIONS)?;
         let [connect, root] = OPTIONS.map(|option| spec.options.get(option).map(String::as_str));
-        let connect = connect.or(previous.as_ref().map(|p| p.connect.as_str()));
-        let root = root.or(previous.as_ref().map(|p| p.root.as_str())).unwrap_or(USUAL_ROOT);
-        let config = ZooKeeperConfig::new(connect.unwrap_or_default(), root)?;
-        let create = |path| Request::Write(vec![Op::Create { path, data: Bytes::new() }]);
-        let requests = prefixes(&config.root).into_iter().map(create).collect();
+        let before = previous.as_ref();
+        let connect = connect.or(before.map(|p| p.connect.as_str())).unwrap_or_default();
+        let root = root.or(before.map(|p| p.root.as_str())).unwrap_or(USUAL_ROOT);
+        let mut config = ZooKeeperConfig::new(connect, root)?;
+        let known = before.filter(|p| (&p.connect, &p.root) == (&config.connect, &config.root));
+        let known = known.and_then(|previous| previous.token);
+        let number = known.unwrap_or_else(|| self.env.random());
+        config.token = Some(number);
+        let path = token(&config.root, number);
+        let requests = match known {
+            // A token that was known must be there: otherwise this is another ensemble.
+            Some(_) => vec![Request::Write(vec![Op::Check { path, version: 0 }])],
+            None => mark(path),
+        };
         let asked = (self.connect)(&config.connect).send(requests);
         let answer = match self.env.within(PLAN_TIMEOUT, asked).await {
             Ok(Ok(mut answers)) => answers.pop(),
             _ => None,
         };
         match answer {
+            Some(Err(Fault::Refused(Refusal::Missing))) if known.is_some() => {
+                let allowed = "this ensemble does not have what the log keeps in the one with the same address: it is another one, or has lost its data";
+                Err(PlanError::Invalid { what: "option \"connect\"", allowed })
+            }
             Some(Ok(_) | Err(Fault::Refused(_))) => Ok(config),
             Some(Err(Fault::Denied(why))) => {
                 tracing::warn!(
@@ -118,7 +133,7 @@ impl ZooKeeperProvider {
                 Err(PlanError::Invalid { what: "option \"root\"", allowed })
             }
             Some(Err(_)) | None => {
-                let allowed = "no server of the ensemble answers there; check that this node can reach one";
+                let allowed = "no server of ZooKeeper answers there; check the addresses, and that this node can reach them";
                 Err(PlanError::Invalid { what: "option \"connect\"", allowed })
             }
         }
@@ -146,7 +161,10 @@ impl ZooKeeperProvider {
             }
             let at = range.start.plus(seen.next.0);
             let got = source.read(at..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
-            let entries = got.map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?.entries;
+            let mut entries = got.map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?.entries;
+            if mutant(mutants::ZOOKEEPER_COPY_SKIPS_ENTRY) {
+                skip_one(&mut entries);
+            }
             let Some(batch) = batches(entries).into_iter().next() else {
                 return Err(LogletError::Unavailable(Unavailability::NoQuorum));
             };
@@ -159,6 +177,15 @@ impl ZooKeeperProvider {
             }
         }
     }
+}
+
+/// Returns the requests that create a znode, and those above it.
+fn mark(path: String) -> Vec<Request> {
+    let create = |path: String, data| Request::Write(vec![Op::Create { path, data }]);
+    let mut above = prefixes(&path);
+    above.pop();
+    let above = above.into_iter().map(|path| create(path, Bytes::new()));
+    above.chain([create(path.clone(), Bytes::from_static(ENSEMBLE))]).collect()
 }
 
 fn copy_ops(loglet: &Shared, seen: Seen, stored: &Stored) -> Vec<Op> {

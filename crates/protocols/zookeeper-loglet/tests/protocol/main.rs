@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
+mod elsewhere;
 mod ensembles;
 mod known_bugs;
 mod sessions;
