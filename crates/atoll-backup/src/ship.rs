@@ -1,7 +1,7 @@
 //! Ships entries, and follows what others ship.
 
 use atoll_contract::LogPos;
-use atoll_core::testing::mutant;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::ticket;
 
 use crate::entries;
@@ -248,11 +248,22 @@ impl Shipper {
     /// stands alone. Returns false if runs up to the snapshot have to be shipped first.
     ///
     /// # Errors
-    /// The store gives no result, or another node has added this snapshot.
+    /// The store gives no result, another node has added this snapshot, or there is one of a later state. A replica may have committed
+    /// little of what it has applied, for example after it has lost its store. As the newest snapshot, an old state would make those before
+    /// it look too old to be kept, and the runs that it needs may be gone.
     pub async fn add(&mut self, taken: &Taken, gap: bool, now_ms: u64) -> Result<bool, BackupError> {
         self.follow().await?;
         if self.next_snapshot() != taken.number {
             return Err(BackupError::Overtaken);
+        }
+        let newest = self.newest.as_ref().map_or(LogPos::ZERO, |newest| newest.head.below);
+        if taken.below < newest && !mutant(mutants::BACKUP_GOES_BACK) {
+            hit("backup.old_state");
+            let why = format!(
+                "the state of this replica, below {}, is older than the newest snapshot",
+                taken.below
+            );
+            return Err(SourceError::Later(why).into());
         }
         let joined = self.end.is_some_and(|end| end.to >= taken.below);
         if !joined && !gap && self.newest.is_some() {

@@ -41,6 +41,9 @@ pub struct RestoreArgs {
     /// Data folder of the new node; overrides the file
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Restore the state even if its hash is not that of the old replicas
+    #[arg(long)]
+    pub accept_wrong_hash: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -125,7 +128,7 @@ async fn restore(config: Config, args: &RestoreArgs, bar: &mut Bar) -> Result<Re
         door.applications(&mut apps);
     }
     let doors = doors(&config);
-    let from = Chosen { backup, moment: args.to };
+    let from = Chosen { backup, moment: args.to, accept_wrong_hash: args.accept_wrong_hash };
     from_backup(node_config(config), &from, apps, doors, &mut |progress| bar.show(progress)).await
 }
 
@@ -185,16 +188,16 @@ fn to_json(r: &Restored) -> Value {
         "hash": format!("{:032x}", r.hash),
         "compared_below": r.compared_below.0,
         "proven": r.compared_below >= r.below,
+        "differs_below": r.differs_below.map(|at| at.0),
     })
 }
 
 fn to_text(args: &RestoreArgs, r: &Restored, cluster: &str, data: &std::path::Path) -> String {
-    let proven = match r.compared_below >= r.below {
-        true => "its hash and that of the old replicas agree".to_owned(),
-        false => format!(
-            "its hash and that of the old replicas agree below {}; no later hash is in the backup",
-            grouped(r.compared_below.0)
-        ),
+    let agrees = format!("its hash and that of the old replicas agree below {}", grouped(r.compared_below.0));
+    let proven = match r.differs_below {
+        Some(at) => format!("WRONG: {agrees}, and differ below {}: this is not what they had", grouped(at.0)),
+        None if r.compared_below >= r.below => "its hash and that of the old replicas agree".to_owned(),
+        None => format!("{agrees}; no later hash is in the backup"),
     };
     let start = match &args.config {
         Some(file) => format!("atoll serve --config {}", file.display()),

@@ -124,3 +124,20 @@ fn a_copy_that_skips_an_entry_has_another_hash() {
     let why = restore(&store, Moment::Latest).unwrap_err();
     assert!(why.contains("the hash below 20 differs"), "{why}");
 }
+
+/// A replica that has lost its store may have committed nothing yet of what it has applied.
+#[test]
+fn a_snapshot_of_an_older_state_than_the_newest_one_is_refused() {
+    for (bug, refused) in [(Mutant::NONE, true), (mutants::BACKUP_GOES_BACK, false)] {
+        let (store, toy) = grown();
+        let mut ships = shipper(&store);
+        wait(ships.follow()).unwrap();
+        let behind = Toy { lag: toy.at.load(Ordering::Relaxed), ..Toy::at(toy.at.load(Ordering::Relaxed)) };
+        let taken = wait(take(&folder(&store), ID, ships.next_snapshot(), &behind, 9)).unwrap();
+        set_mutant(bug);
+        let added = wait(ships.add(&taken, false, 9));
+        set_mutant(Mutant::NONE);
+        assert_eq!(matches!(added, Err(BackupError::Source(_))), refused, "{added:?}");
+        assert_eq!(restore(&store, Moment::Latest).is_ok(), refused, "the newest snapshot must be of use");
+    }
+}

@@ -16,7 +16,7 @@ use atoll_log::LogRead;
 
 use crate::entry::{self, Delivered, Surgery};
 
-pub use rebuild::{Beyond, Filling, RebuildError, Replaying};
+pub use rebuild::{Beyond, Filling, RebuildError, Replaying, committed_view};
 pub use snapshot::{Piece, Snapshot};
 
 /// An entry of the database's log as its replicas apply it.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use atoll_contract::LogPos;
+use atoll_contract::application::{Application, View};
 use atoll_core::LevelRange;
 
 use super::LoggedEntry;
@@ -190,6 +191,21 @@ impl Beyond {
     pub fn bytes(&self) -> usize {
         self.replica.active_bytes()
     }
+}
+
+/// Returns what a store has committed, as an application sees it.
+///
+/// # Errors
+/// The store cannot be read, or was written by a later program.
+pub fn committed_view<A: Application>(
+    app: A,
+    reads: LevelRange,
+    store: &dyn Store,
+) -> Result<View, StoreError> {
+    let mut apps = Applications::new();
+    apps.add(app);
+    let (_, published) = Replica::open(apps, reads, store.snapshot())?;
+    Ok(View::new(published, A::ID))
 }
 
 fn apply(replica: &mut Replica, entry: LoggedEntry) -> Result<(), RebuildError> {

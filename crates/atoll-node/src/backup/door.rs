@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use atoll_backup::{Backup, BackupError, Folder, Shipper, SnapshotInfo, Source};
 use atoll_client::{Reason, proto};
-use atoll_door::DATABASE_LOG as LOG;
 use atoll_door::backend::{BackupBackend, Pending, Refusal, no_database};
 
 use super::plan::BackupPlan;
@@ -93,7 +92,7 @@ impl Backups {
     }
 
     fn folder(&self, replica: &Replica, url: &str) -> Result<Folder, Refusal> {
-        Folder::at(url, &replica.cluster, LOG, self.nap()).map_err(|error| refusal(&error))
+        self.folder_at(url, &replica.cluster).map_err(|error| refusal(&error))
     }
 
     async fn status_of(&self, plan: Option<BackupPlan>) -> Result<proto::BackupStatusReply, Refusal> {

@@ -7,9 +7,8 @@ use atoll_backup::{BackupError, Folder, Shipper, SourceError, Taken, retain, tak
 use atoll_contract::LogPos;
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
-use atoll_core::{Directory, NodeId, Tick};
+use atoll_core::{Directory, Env, NodeId, Tick};
 use atoll_db::{Clock, Cluster, Database};
-use atoll_door::DATABASE_LOG as LOG;
 use atoll_log::VirtualLog;
 
 use super::plan::BackupPlan;
@@ -26,6 +25,9 @@ const ANSWER: Duration = Duration::from_secs(2);
 const TAKE_AGAIN: Duration = Duration::from_secs(10);
 /// The pause between two rounds of retention.
 const RETAIN_EVERY: Duration = Duration::from_secs(30);
+/// How long a snapshot waits until what is applied is committed, and how often it looks.
+const COMMIT_WITHIN: Duration = Duration::from_secs(10);
+const COMMIT_LOOK: Duration = Duration::from_millis(20);
 /// A node ships although another one should, once the backup has not moved for so many intervals for each node before it.
 const PATIENCE: u32 = 4;
 
@@ -58,7 +60,7 @@ struct Open {
 
 impl Backups {
     /// Starts the procedure on a node whose database is open. `clock` is the wall clock, in milliseconds since the Unix epoch.
-    pub(crate) fn begin(&self, cluster: String, database: Database, log: Arc<VirtualLog>, clock: Clock) {
+    pub fn begin(&self, cluster: String, database: Database, log: Arc<VirtualLog>, clock: Clock) {
         if self.0.replica.set(Replica::new(cluster, database, log, clock)).is_ok() {
             let keeper = Keeper { backups: self.clone(), open: None };
             self.0.env.spawn("backup", Box::pin(keeper.run()));
@@ -142,7 +144,7 @@ impl Keeper {
 
 impl Backups {
     async fn open(&self, replica: &Replica, plan: &BackupPlan) -> Result<Open, BackupError> {
-        let folder = Folder::at(&plan.url, &replica.cluster, LOG, self.nap())?;
+        let folder = self.folder_at(&plan.url, &replica.cluster)?;
         let shipper = Shipper::open(folder.clone(), plan.id, replica.wall_ms()).await?;
         let source = ReplicaSource {
             database: replica.database.clone(),
@@ -172,6 +174,17 @@ impl Backups {
         let candidates = members.candidates().into_iter();
         let replicas = candidates.filter(|c| c.alive && Cluster::may_have_replica(c.meta, c.sequencer));
         replicas.filter(|c| before(c.node)).count() as u32
+    }
+}
+
+/// Commits what the replica has applied by now, so that the snapshot has it. Without that, it could be the state of long ago, and a restore
+/// would have all entries since to apply. A store that is slow or fails is not waited for long: what it has committed is a state, too, and
+/// the entries behind it are in the log.
+async fn commit_applied(env: &Env, database: &Database) {
+    let (to, until) = (database.health().applied_below, env.now().after(COMMIT_WITHIN));
+    while database.health().committed_below < to && env.now() < until {
+        database.commit();
+        env.sleep(COMMIT_LOOK).await;
     }
 }
 
@@ -222,6 +235,8 @@ impl Open {
                 // The runs up to it come first.
                 Ok(false) => self.taken = Some(taken),
                 Err(BackupError::Overtaken) => {}
+                // It is of an old state. The next one may be of a later one.
+                Err(error @ BackupError::Source(_)) => return Err(error),
                 Err(error) => {
                     self.taken = Some(taken);
                     return Err(error);
@@ -249,6 +264,7 @@ impl Open {
         let (id, number, writer) = (self.plan.id, self.shipper.next_snapshot(), backups.0.env.random());
         let me = backups.clone();
         let work = async move {
+            commit_applied(&me.0.env, &source.database).await;
             let taken = take(&folder, id, number, &*source, writer).await;
             *lock(&taking) = Some(taken);
             me.0.changed.notify();

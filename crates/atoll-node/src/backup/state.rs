@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use atoll_backup::{End, SnapshotInfo};
+use atoll_backup::{BackupError, End, Folder, SnapshotInfo, Store};
 use atoll_contract::Register;
 use atoll_core::sync::lock;
 use atoll_core::{Env, Notify};
 use atoll_db::{Clock, Database};
+use atoll_door::DATABASE_LOG;
 use atoll_log::VirtualLog;
 
 use super::plan::BackupPlan;
@@ -26,6 +27,8 @@ pub(super) struct Shared {
     pub(super) members: Members,
     /// Set once the database is open.
     pub(super) replica: OnceLock<Replica>,
+    /// The store of all places, if a host of the node has brought one.
+    store: OnceLock<Arc<dyn Store>>,
     seen: Mutex<Seen>,
     /// The plan was changed through this node, or a snapshot is there.
     pub(super) changed: Notify,
@@ -81,8 +84,23 @@ pub(crate) struct BackupFigures {
 impl Backups {
     /// Creates it for a node.
     pub(crate) fn new(env: Env, register: Arc<dyn Register>, members: Members) -> Self {
-        let (replica, seen, changed) = (OnceLock::new(), Mutex::default(), Notify::default());
-        Backups(Arc::new(Shared { env, register, members, replica, seen, changed }))
+        let (replica, store) = (OnceLock::new(), OnceLock::new());
+        let (seen, changed) = (Mutex::default(), Notify::default());
+        Backups(Arc::new(Shared { env, register, members, replica, store, seen, changed }))
+    }
+
+    /// Keeps the objects of all places in this store. For hosts of a node that bring their own, such as a simulator.
+    pub fn keep_in(&self, store: Arc<dyn Store>) {
+        // The first one stays: what is shipped must not be in two stores.
+        let _ = self.0.store.set(store);
+    }
+
+    /// Returns the folder of the backup at a URL.
+    pub(super) fn folder_at(&self, url: &str, cluster: &str) -> Result<Folder, BackupError> {
+        match self.0.store.get() {
+            Some(store) => Ok(Folder::with_store(store.clone(), "", cluster, DATABASE_LOG, self.nap())),
+            None => Folder::at(url, cluster, DATABASE_LOG, self.nap()),
+        }
     }
 
     /// Returns what metrics show. None if nothing is backed up.

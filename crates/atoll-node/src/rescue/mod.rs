@@ -50,7 +50,7 @@ use survivor::Survivor;
 
 pub use error::RescueError;
 pub use plan::{Fate, LogPlan, Plan};
-pub use restore::{Chosen, Progress, RestoreError, Restored, from_backup};
+pub use restore::{Chosen, Progress, RestoreError, Restored, from_backup, state_from_backup};
 pub use survivor::SurvivorPlan;
 
 /// The first names of registers that a rescue replaces by those of a new cluster.

@@ -14,7 +14,7 @@ use atoll_contract::{LogPos, LogletId, Nonce, Version};
 use atoll_core::LevelRange;
 use atoll_core::testing::mutant;
 use atoll_db::backup::{Beyond, Filling, RebuildError, Replaying};
-use atoll_db::{Applications, FjallStore, Options, StoreError};
+use atoll_db::{Applications, FjallStore, HashAt, Options, Store, StoreError};
 use atoll_door::Door;
 use atoll_log::Chain;
 
@@ -43,7 +43,7 @@ pub enum RestoreError {
     State(#[from] RebuildError),
     /// The state is not the one that the replicas had.
     #[error(
-        "the state below {below} has the hash {found:032x}, and the replicas had {expected:032x} there: the backup, or this program, is wrong"
+        "the state below {below} has the hash {found:032x}, and the replicas had {expected:032x} there: the backup, or this program, is wrong. An earlier moment may be right; --accept-wrong-hash restores this one as it is"
     )]
     Differs {
         /// The position.
@@ -102,6 +102,8 @@ pub struct Chosen {
     pub backup: Backup,
     /// The moment.
     pub moment: Moment,
+    /// Whether a state is restored although its hash is not that of the replicas. For an operator who has nothing better.
+    pub accept_wrong_hash: bool,
 }
 
 /// What was restored.
@@ -120,14 +122,41 @@ pub struct Restored {
     /// The highest position at which the state was compared with that of the replicas of the old cluster. If it is not below `below`,
     /// everything that was restored is proven.
     pub compared_below: LogPos,
+    /// The first position at which the state was not that of the replicas, and this was accepted.
+    pub differs_below: Option<LogPos>,
 }
 
 /// A restore in progress.
 struct Restore<'a> {
     backup: &'a Backup,
     moment: Moment,
-    report: &'a mut dyn FnMut(Progress),
+    report: &'a mut (dyn FnMut(Progress) + Send),
     compared_below: LogPos,
+    accept_wrong_hash: bool,
+    differs_below: Option<LogPos>,
+}
+
+/// Makes the state at a moment, in a store that is empty. On return the store has it durably.
+///
+/// # Errors
+/// There is no such state. What is in the store is of no use.
+pub async fn state_from_backup(
+    from: &Chosen,
+    store: Box<dyn Store>,
+    apps: Applications,
+    reads: LevelRange,
+    options: &Options,
+    report: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Restored, RestoreError> {
+    let restore = Restore {
+        backup: &from.backup,
+        moment: from.moment,
+        report,
+        compared_below: LogPos::ZERO,
+        accept_wrong_hash: from.accept_wrong_hash,
+        differs_below: None,
+    };
+    restore.make_state(store, apps, reads, options).await
 }
 
 /// Makes the data directory of `config` from a backup. `apps` and `doors` are those of the new node. On return it can be started. Runs on
@@ -140,7 +169,7 @@ pub async fn from_backup(
     from: &Chosen,
     apps: Applications,
     mut doors: Vec<Box<dyn Door>>,
-    report: &mut dyn FnMut(Progress),
+    report: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Restored, RestoreError> {
     if config.roles != Roles::ALL {
         return Err(RescueError::Roles.into());
@@ -158,13 +187,16 @@ pub async fn from_backup(
     // Refused before anything is made.
     from.backup.snapshot_for(from.moment)?;
     let work = Work::begin(&config.data, &[])?;
-    let mut restore =
-        Restore { backup: &from.backup, moment: from.moment, report, compared_below: LogPos::ZERO };
     let folder = work.copy_of(0).join(database::FOLDER);
-    let made = restore.make_state(&folder, apps, config.levels, &config.database_options).await;
+    let made = match open(&folder) {
+        Ok(store) => {
+            state_from_backup(from, store, apps, config.levels, &config.database_options, report).await
+        }
+        Err(error) => Err(error),
+    };
     let done = match made {
         Ok(restored) => {
-            (restore.report)(Progress::Node);
+            report(Progress::Node);
             make_node(&work, &config, &folder, &restored, &mut doors).await.map(|()| restored)
         }
         Err(error) => Err(error),
@@ -182,18 +214,23 @@ pub async fn from_backup(
     }
 }
 
+/// Opens a new store.
+fn open(folder: &Path) -> Result<Box<dyn Store>, RestoreError> {
+    std::fs::create_dir_all(folder).map_err(RescueError::file(folder))?;
+    Ok(Box::new(FjallStore::open(folder, CACHE_BYTES)?))
+}
+
 impl<'a> Restore<'a> {
     async fn make_state(
-        &mut self,
-        folder: &Path,
+        mut self,
+        store: Box<dyn Store>,
         apps: Applications,
         reads: LevelRange,
         options: &Options,
     ) -> Result<Restored, RestoreError> {
         let snapshot = self.backup.snapshot_for(self.moment)?.clone();
         let head = &snapshot.head;
-        std::fs::create_dir_all(folder).map_err(RescueError::file(folder))?;
-        let mut filling = Filling::begin(Box::new(FjallStore::open(folder, CACHE_BYTES)?), reads)?;
+        let mut filling = Filling::begin(store, reads)?;
         let mut bytes = 0;
         for number in 0..head.pieces {
             for piece in self.backup.pieces(&snapshot, number).await? {
@@ -208,7 +245,8 @@ impl<'a> Restore<'a> {
         let (below, time_ms, hash) = (state.next(), state.time_ms(), state.shown_hash());
         self.go_beyond(state.finish()?, &mut runs, rest).await?;
         let cluster = self.backup.about.cluster.clone();
-        Ok(Restored { cluster, snapshot, below, time_ms, hash, compared_below: self.compared_below })
+        let (compared_below, differs_below) = (self.compared_below, self.differs_below);
+        Ok(Restored { cluster, snapshot, below, time_ms, hash, compared_below, differs_below })
     }
 
     /// Applies the entries up to the moment. Returns the state, and what follows in the backup.
@@ -220,14 +258,21 @@ impl<'a> Restore<'a> {
         let from = snapshot.head.below;
         let end = self.backup.end.map_or(from, |end| end.to);
         let to = match self.moment {
-            Moment::Position(to) if mutant(atoll_backup::mutants::RESTORE_ENDS_EARLY) => LogPos(to.0 - 1),
+            Moment::Position(to) if mutant(atoll_backup::mutants::RESTORE_ENDS_EARLY) => {
+                LogPos(to.0.saturating_sub(1))
+            }
             Moment::Position(to) => to,
             Moment::Latest | Moment::Time(_) => end,
         };
         let mut runs = self.backup.runs(snapshot);
         let mut time_ms = snapshot.head.time_ms;
         while state.next() < to {
-            let Some((run, entries)) = runs.next().await? else { break };
+            let Some((run, mut entries)) = runs.next().await? else { break };
+            if mutant(atoll_backup::mutants::RESTORE_SKIPS_ENTRY)
+                && let [.., before, last] = &mut entries[..]
+            {
+                last.clone_from(before);
+            }
             let mut entries = entries.into_iter();
             while let Some(entry) = entries.next() {
                 time_ms = time_ms.max(entry.time_ms);
@@ -238,10 +283,27 @@ impl<'a> Restore<'a> {
                 let at = state.next();
                 state.apply(restored(entry).ok_or(RestoreError::Newer(at))?)?;
             }
-            self.compared_below = compare(&run, state.hash().below, state.hash().hash, self.compared_below)?;
+            self.compare(&run, state.hash())?;
             (self.report)(Progress::Entries { below: state.next(), from, to });
         }
         Ok((state, runs, None))
+    }
+
+    /// Compares the state at the end of a run with that of the replica that stood there.
+    fn compare(&mut self, run: &Run, now: HashAt) -> Result<(), RestoreError> {
+        let Some(expected) = run.hash else { return Ok(()) };
+        if expected == now.hash && now.below == run.to {
+            // Once it differed, equal hashes later would prove nothing about what is between.
+            if self.differs_below.is_none() {
+                self.compared_below = run.to;
+            }
+            return Ok(());
+        }
+        if !self.accept_wrong_hash {
+            return Err(RestoreError::Differs { below: run.to, found: now.hash, expected });
+        }
+        self.differs_below.get_or_insert(run.to);
+        Ok(())
     }
 
     /// Applies what follows in the backup, in memory, up to the next position with a hash.
@@ -269,25 +331,13 @@ impl<'a> Restore<'a> {
                 let at = beyond.hash().below;
                 beyond.apply(restored(entry).ok_or(RestoreError::Newer(at))?)?;
             }
-            let now = beyond.hash();
-            let compared = compare(&run, now.below, now.hash, self.compared_below)?;
-            if compared > self.compared_below {
-                self.compared_below = compared;
+            let before = self.compared_below;
+            self.compare(&run, beyond.hash())?;
+            if self.compared_below > before || self.differs_below.is_some() {
                 return Ok(());
             }
         }
         Ok(())
-    }
-}
-
-/// Compares the state at the end of a run with that of the replica that stood there. Returns up to where it was compared now.
-fn compare(run: &Run, below: LogPos, found: u128, compared: LogPos) -> Result<LogPos, RestoreError> {
-    match run.hash {
-        Some(expected) if expected != found || below != run.to => {
-            Err(RestoreError::Differs { below: run.to, found, expected })
-        }
-        Some(_) => Ok(run.to),
-        None => Ok(compared),
     }
 }
 

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_backup::{Backup, BackupError, Folder, Moment, Nap};
+use atoll_backup::{Backup, BackupError, Folder, Moment, Nap, mutants};
 use atoll_client::proto;
 use atoll_contract::LogPos;
+use atoll_core::testing::{Mutant, set_mutant};
 use atoll_db::{AppId, Application, ApplyAt, Engine, Rejected, StoreError, Tx, View};
 use atoll_door::backend::BackupBackend;
 use atoll_node::rescue::{Chosen, Progress, RescueError, RestoreError, Restored, from_backup};
-use atoll_node::{Applications, DatabaseState, NodeConfig, RunningNode, embed, start_with};
+use atoll_node::{Applications, DatabaseOptions, DatabaseState, NodeConfig, RunningNode, embed, start_with};
 use bytes::Bytes;
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -34,7 +35,7 @@ impl Application for Notes {
     }
 }
 
-fn config(data: &Path, cluster: &str) -> NodeConfig {
+pub fn config(data: &Path, cluster: &str) -> NodeConfig {
     NodeConfig { cluster: cluster.to_owned(), ..NodeConfig::alone(data) }
 }
 
@@ -54,7 +55,7 @@ fn url(store: &Path) -> String {
     format!("file://{}", store.display())
 }
 
-async fn start(node: &RunningNode, store: &Path) -> proto::BackupStatusReply {
+pub async fn start(node: &RunningNode, store: &Path) -> proto::BackupStatusReply {
     let request = proto::StartBackupRequest {
         url: url(store),
         every_ms: Some(100),
@@ -65,7 +66,7 @@ async fn start(node: &RunningNode, store: &Path) -> proto::BackupStatusReply {
 }
 
 /// Waits until all entries below are shipped.
-async fn shipped(node: &RunningNode, below: LogPos) -> proto::BackupStatusReply {
+pub async fn shipped(node: &RunningNode, below: LogPos) -> proto::BackupStatusReply {
     let began = Instant::now();
     loop {
         let status = node.parts().backups.status().await.unwrap();
@@ -84,18 +85,32 @@ async fn open(store: &Path, cluster: &str) -> Result<Backup, BackupError> {
 
 /// Restores on a thread of its own: what is left of the node that made the new directory ends with its runtime.
 fn restore(store: &Path, moment: Moment, into: NodeConfig) -> Result<Restored, RestoreError> {
+    restore_with(|| Notes, store, moment, into, Mutant::NONE, false)
+}
+
+/// The same for any application, with a known bug, and if that is accepted, also if the state is wrong.
+pub fn restore_with<A: Application>(
+    app: fn() -> A,
+    store: &Path,
+    moment: Moment,
+    into: NodeConfig,
+    bug: Mutant,
+    accept_wrong_hash: bool,
+) -> Result<Restored, RestoreError> {
     let work = async move || {
-        let chosen = Chosen { backup: open(store, "old").await?, moment };
+        let chosen = Chosen { backup: open(store, "old").await?, moment, accept_wrong_hash };
         let mut apps = Applications::new();
-        embed(Notes).0.applications(&mut apps);
+        embed(app()).0.applications(&mut apps);
         let mut seen = Vec::new();
-        let doors = vec![embed(Notes).0];
+        let doors = vec![embed(app()).0];
         let restored = from_backup(into, &chosen, apps, doors, &mut |progress| seen.push(progress)).await?;
         assert!(seen.contains(&Progress::Node) && seen.len() > 1, "{seen:?}");
         Ok(restored)
     };
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
+            // The known bug is that of this thread only.
+            set_mutant(bug);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(work())
         });
@@ -183,4 +198,66 @@ async fn another_cluster_of_the_same_name_cannot_ship_to_the_same_place() {
     let refused = second.parts().backups.start(request).await.unwrap_err();
     assert!(refused.failure.message.contains("belongs to another cluster"), "{refused:?}");
     second.shutdown().await;
+}
+
+/// The store of a replica that has been idle for less than `idle_after` may have nothing of what the replica has applied.
+#[tokio::test]
+async fn a_snapshot_has_what_was_applied_before_it() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, store) = (root.path().join("old"), root.path().join("store"));
+    let long = Duration::from_hours(1);
+    let options = DatabaseOptions {
+        idle_after: long,
+        upkeep_every: long,
+        commit_above_bytes: 1 << 30,
+        ..DatabaseOptions::default()
+    };
+    let (door, engine) = embed(Notes);
+    let config = NodeConfig { database_options: options, ..config(&data, "old") };
+    let node = start_with(config, vec![door]).unwrap();
+    node.joined().await.unwrap();
+    let engine = engine.await.unwrap();
+    let mut last = LogPos::ZERO;
+    for number in 0..20 {
+        last = put(&engine, format!("last={number}")).await;
+    }
+    start(&node, &store).await;
+    shipped(&node, last.plus(1)).await;
+    let backup = open(&store, "old").await.unwrap();
+    let first = &backup.snapshots[0].head;
+    assert!(
+        first.below > last,
+        "the snapshot has the state below {}, and {last} was applied before it",
+        first.below
+    );
+    node.shutdown().await;
+}
+
+/// A state that is not what the replicas had is restored only for an operator who says so, and then says where it differs.
+#[tokio::test]
+async fn a_wrong_state_is_restored_only_if_that_is_accepted() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, store) = (root.path().join("old"), root.path().join("store"));
+    let (node, engine) = node(&data, "old").await;
+    start(&node, &store).await;
+    let first = put(&engine, "last=first".to_owned()).await;
+    shipped(&node, first.plus(1)).await;
+    let mut last = first;
+    for number in 0..20 {
+        last = put(&engine, format!("last={number}")).await;
+    }
+    shipped(&node, last.plus(1)).await;
+    node.shutdown().await;
+    let bug = mutants::RESTORE_SKIPS_ENTRY;
+    let into = |name: &str| config(&root.path().join(name), "new");
+    let refused = restore_with(|| Notes, &store, Moment::Position(last.plus(1)), into("a"), bug, false);
+    assert!(matches!(refused, Err(RestoreError::Differs { .. })), "{refused:?}");
+    assert!(!root.path().join("a").exists());
+    let accepted =
+        restore_with(|| Notes, &store, Moment::Position(last.plus(1)), into("b"), bug, true).unwrap();
+    let differs = accepted.differs_below.unwrap();
+    assert!(accepted.compared_below < differs && differs <= last.plus(1), "{accepted:?}");
+    let right = restore_with(|| Notes, &store, Moment::Position(last.plus(1)), into("c"), Mutant::NONE, true)
+        .unwrap();
+    assert_eq!((right.differs_below, right.compared_below), (None, last.plus(1)));
 }

@@ -146,6 +146,22 @@ impl DatabaseOracle {
         }
     }
 
+    /// Returns the cells with all entries below a position, by what replicas have applied. Nobody has asked a backup.
+    pub fn cells_below(&self, below: LogPos) -> BTreeMap<u64, u64> {
+        self.cells(|place, _| place.0 < below)
+    }
+
+    /// The same, with those of the entries below a position that are not later than a time of the log.
+    pub fn cells_at(&self, time_ms: u64, below: LogPos) -> BTreeMap<u64, u64> {
+        self.cells(|place, write| write.time_ms <= time_ms && place.0 < below)
+    }
+
+    fn cells(&self, has: impl Fn(&Place, &Write) -> bool) -> BTreeMap<u64, u64> {
+        let state = self.lock();
+        let applied = state.applied.iter().filter(|(place, write)| has(place, write));
+        applied.map(|(_, write)| (write.key, write.id)).collect()
+    }
+
     /// Compares the hashes of a replica with those of the others.
     pub fn hashes(&self, who: &str, hashes: &[HashAt]) {
         let mut state = self.lock();

@@ -1,5 +1,6 @@
 //! Scenarios: a cluster, a load, faults, and the conditions at the end. A run is one scenario with one seed.
 
+mod backup;
 mod cells;
 mod chains;
 mod clocks;
@@ -141,6 +142,7 @@ pub fn all() -> Vec<Scenario> {
         many::MANY_LOGS,
         database::SCENARIO,
         stores::DATABASE,
+        backup::SCENARIO,
         surgery::SCENARIO,
         clocks::SCENARIO,
         stores::ZOOKEEPER,

@@ -12,6 +12,7 @@ use atoll_db::{
 };
 use atoll_node::assembly::Options;
 use atoll_node::database::{LOG, hear_clocks, read_replicas, report_to_members};
+use atoll_object::testing::Memory;
 
 use crate::rng::Rng;
 use crate::scenario::node::{NodeHandles, Nodes};
@@ -25,6 +26,9 @@ const LOSES_STORE_EVERY: u64 = 6;
 
 /// How many entries a trim keeps below the position that all replicas have applied.
 pub const KEEP_ENTRIES: u64 = 150;
+
+/// The name of the cluster, in its backup.
+pub const CLUSTER: &str = "reef";
 
 /// An application on every node, with whatever uses it.
 pub trait Tenant: Send {
@@ -66,6 +70,8 @@ pub struct Replicas<T> {
     pub on_disk: bool,
     /// If set, commands with more bytes than the first number are cut into parts of the second, as long ones are elsewhere.
     pub cut: Option<(usize, usize)>,
+    /// The object store of the backup, if the nodes may make one.
+    pub backups: Option<Memory>,
     starts: u64,
 }
 
@@ -97,6 +103,7 @@ impl<T: Tenant> Replicas<T> {
             walls: Walls::default(),
             on_disk: false,
             cut: None,
+            backups: None,
             starts: 0,
         }
     }
@@ -150,7 +157,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
         let usual = DatabaseOptions::default();
         let replica_parts = ReplicaParts {
             env: parts.env.clone(),
-            log,
+            log: log.clone(),
             store: Box::new(self.store(who.storage)),
             clock: wall.clone(),
             cluster: Some(Cluster {
@@ -180,6 +187,10 @@ impl<T: Tenant> Assembly for Replicas<T> {
         // A store in memory can always be read.
         let Ok(database) = Database::open(apps, replica_parts) else { return };
         parts.database.set(database.clone());
+        if let Some(memory) = &self.backups {
+            parts.backups.keep_in(memory.of(&parts.env));
+            parts.backups.begin(CLUSTER.to_owned(), database.clone(), log, wall);
+        }
         self.tenant.opened(who, handles, database.engine(&slot));
     }
 }

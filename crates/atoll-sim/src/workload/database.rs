@@ -15,7 +15,7 @@ use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
 
 /// How many cells there are.
-const CELLS: u64 = 16;
+pub const CELLS: u64 = 16;
 
 /// An application with cells, each of which holds the id of its last write. A command is `cell u64 | id u64`.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The load: clients and operators outside of the nodes, which report their requests and the answers to the oracles.
 
 pub mod again;
+pub mod backup;
 pub mod crowd;
 pub mod database;
 pub mod delete;
