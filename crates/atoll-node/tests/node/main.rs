@@ -17,3 +17,4 @@ mod places;
 mod plug_in;
 mod policies;
 mod rescue;
+mod restored_grants;
