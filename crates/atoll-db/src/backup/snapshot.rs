@@ -8,7 +8,7 @@ use bytes::Bytes;
 use atoll_contract::LogPos;
 use atoll_core::{Level, Ticket};
 
-use crate::engine::Database;
+use crate::engine::{Database, Threads};
 use crate::replica::{HashAt, StateRecord};
 use crate::store::{StoreError, StoreSnapshot};
 use crate::transfer::{in_thread, read_chunk};
@@ -21,6 +21,8 @@ pub struct Snapshot {
     below: LogPos,
     time_ms: u64,
     hash: u128,
+    /// Whether reads have threads of their own.
+    threads: bool,
 }
 
 impl fmt::Debug for Snapshot {
@@ -58,14 +60,15 @@ impl Snapshot {
         self.hash
     }
 
-    /// Reads the keys after one, on a thread of its own. Begin with the empty key.
+    /// Reads the keys after one, on a thread of its own if the replica has any. Begin with the empty key.
     pub fn read(&self, after: Bytes) -> Ticket<Result<Piece, StoreError>> {
         let (base, level) = (self.base.clone(), self.level);
-        in_thread("backup", move || {
+        let read = move || {
             let (chunk, last) = read_chunk(&*base, &after)?;
             let after = chunk.0.last().map_or(after, |(key, _)| key.clone());
             Ok(Piece { keys: chunk.0.len() as u64, chunk: chunk.encode(level), after, last })
-        })
+        };
+        if self.threads { in_thread("backup", read) } else { Ticket::ready(read()) }
     }
 }
 
@@ -90,7 +93,8 @@ impl Database {
         }
         let StateRecord { next, time_ms, hash, .. } = StateRecord::read(&*base)?;
         let level = self.core.levels.active();
-        Ok(Some(Snapshot { base, level, below: next, time_ms, hash }))
+        let threads = self.threads == Threads::Own;
+        Ok(Some(Snapshot { base, level, below: next, time_ms, hash, threads }))
     }
 
     /// Makes this replica commit what it has applied, soon.

@@ -116,6 +116,7 @@ pub struct Database {
     pub(super) to: Arc<ToLog>,
     feed: Arc<Mutex<Box<dyn Feed>>>,
     pub(super) cluster: Option<Cluster>,
+    pub(crate) threads: Threads,
     pub(super) options: Options,
 }
 
@@ -156,7 +157,7 @@ impl Database {
                 Box::new(Queued::start(to.env.clone(), inlet, applier(Box::new(aside)))?)
             }
         };
-        let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, options };
+        let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, threads, options };
         let env = &db.to.env;
         db.core.check.passed(Vec::new(), now);
         match db.cluster.as_ref().filter(|_| from > LogPos::ZERO && !mutant(mutants::DB_SERVES_UNCHECKED)) {
