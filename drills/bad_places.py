@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Logs, chains and backups are to go to places that cannot be used: each command is refused by name, and what was to be moved is untouched.
+"""Moves of logs, chains and backups to places that cannot be used: each is refused with an error that names the cause, and nothing changes.
 
-A node has a log with a sealed segment. Its active segment, its sealed one, its chain, and the backup of the database are to go
+A node has a log with a sealed segment. The drill tries to move its active segment, its sealed one, its chain, and the backup of the database
 
 - to servers of another kind: to ones that say nothing, close the connection, or speak NATS, HTTP, HTTP/2 (as etcd does) or noise, in the place
   of a ZooKeeper ensemble, a log service and etcd

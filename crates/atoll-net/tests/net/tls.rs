@@ -78,7 +78,7 @@ impl Authority {
     }
 }
 
-/// The list is long past its date, and counts all the same: that nobody has renewed it must not stop a cluster.
+/// The list has expired and still applies: a cluster must not stop because nobody has renewed the list.
 #[tokio::test]
 async fn a_peer_whose_certificate_is_revoked_stays_out_in_both_directions() {
     let authority = Authority::new();

@@ -54,7 +54,7 @@ fn by_default_a_frame_of_1_048_575_bytes_is_written_and_a_longer_one_ends_the_co
     c.ask_too_much(&set("/a", &data(1_048_576 - AROUND, 2)));
     assert!(c.is_ended());
     let mut again = Client::attach(door, c.session, &c.password);
-    assert_eq!(again.session, c.session, "the session goes on");
+    assert_eq!(again.session, c.session, "the session continues");
     assert!(get(&mut again, "/a") == data(1_048_575 - AROUND, 1));
 }
 
