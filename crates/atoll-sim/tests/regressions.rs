@@ -96,6 +96,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "three proposers near the acceptors took the key from one that was far away before its votes arrived, each time",
     ),
     (
+        "in-place-crowd",
+        718974,
+        "a proposer that got nothing done paused longer each time, and its rivals, which had short pauses, took the key from each other",
+    ),
+    (
         "in-place-moves",
         500377,
         "the oracle had not seen the making of a group to which nothing was copied: its acceptors heard of it with the clock of its shard",

@@ -58,7 +58,7 @@
 //!   on. But a rival with a token uses one ballot for each round trip, so a ballot that is named after a pause would be below them, time
 //!   after time.
 //! - The pause also grows while a rival gets nothing done (`overtakes` in `proposer.rs`). Otherwise proposers that are near the acceptors
-//!   would starve one that is far away.
+//!   would starve one that is far away. But a proposer that got nothing done for two reply timeouts pauses as after its first failure.
 //! - A prepare of a large state writes its cell again. States are small, and a proposer with a token prepares seldom.
 //!
 //! # Not offered yet

@@ -345,6 +345,8 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
     let mut batch: Vec<Queued> = Vec::new();
     let mut failures = 0;
     let mut why = Unavailability::NoQuorum;
+    // When the batch that is worked on was begun, or what came before it was done.
+    let mut since = shared.env.now();
     while proposer.fill(&mut batch) {
         let now = shared.env.now();
         for late in batch.extract_if(.., |queued| queued.ends(&shared.options) <= now) {
@@ -355,7 +357,7 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
         }
         shared.env.race_point("in-place.propose.batch").await;
         let Err(setback) = write::attempt(&shared, &proposer, &mut batch, why).await else {
-            (failures, why) = (0, Unavailability::NoQuorum);
+            (failures, why, since) = (0, Unavailability::NoQuorum, shared.env.now());
             continue;
         };
         match setback {
@@ -396,7 +398,8 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
         failures += 1;
         let gives_way = shared.gives_way(&proposer.group, &proposer.key);
         if matches!(setback, Setback::Contended | Setback::VoteRefused) {
-            shared.give_time(failures, proposer.haste(), gives_way).await;
+            let waited = shared.env.now().since(since);
+            shared.give_time(failures, proposer.haste(), gives_way, waited).await;
             proposer.start_afresh();
         } else {
             // A named ballot may be promised where a new key finds no room for an incremental prepare.

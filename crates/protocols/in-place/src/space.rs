@@ -32,7 +32,8 @@ pub struct Options {
     /// How long an operation is tried before it fails.
     pub patience: Duration,
     /// Mean pause after a failed attempt, which doubles twice. The preferred proposer of a key waits a quarter of it. The pause doubles
-    /// further, up to twice the reply timeout, while another proposer of the key gets nothing done.
+    /// further, up to twice the reply timeout, while another proposer of the key gets nothing done. A proposer that got nothing done for
+    /// that long itself pauses as after its first failure.
     pub pause: Duration,
     /// How often a read looks again, without progress of anybody else, before it settles the key itself (rmw-R3).
     pub read_tries: u32,
@@ -227,9 +228,15 @@ impl Shared {
     }
 
     /// Waits for a rival: the longer, the more often it was given too little time. An attempt of two rounds takes no longer than this.
-    pub(crate) async fn give_time(&self, failures: u32, haste: u32, gives_way: bool) {
+    ///
+    /// But a proposer that got nothing done for that long, `waited`, has given enough. Its rivals begin with short pauses after each thing
+    /// that they get done, so if only its own pauses were long, they would take the key from each other and never leave it the key.
+    pub(crate) async fn give_time(&self, failures: u32, haste: u32, gives_way: bool, waited: Duration) {
+        let most = self.options.reply_timeout * 2;
+        let first = self.pause(1, gives_way);
         let pause = self.pause(failures, gives_way).saturating_mul(1 << haste.min(16));
-        self.env.sleep(self.env.jitter(pause.min(self.options.reply_timeout * 2))).await;
+        let pause = pause.min(most.saturating_sub(waited)).max(first);
+        self.env.sleep(self.env.jitter(pause)).await;
     }
 }
 
