@@ -101,6 +101,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "a proposer that got nothing done paused longer each time, and its rivals, which had short pauses, took the key from each other",
     ),
     (
+        "policy",
+        15983673,
+        "the pause before the next rare fault lasted longer than the phase under faults, so the load never ended",
+    ),
+    (
         "in-place-moves",
         500377,
         "the oracle had not seen the making of a group to which nothing was copied: its acceptors heard of it with the clock of its shard",

@@ -162,14 +162,14 @@ pub enum Pace {
 /// How many times rarer faults then are.
 const RARE: u32 = 10;
 
-/// Draws faults until `pace` says that the run is over. The mean time between two faults is `every`.
+/// Draws faults until `pace` says that the run is over, or `ends` has come. The mean time between two faults is `every`.
 pub async fn run<H: Clone>(
     env: Env,
     cluster: Cluster<H>,
     mut rng: Rng,
     menu: Menu,
     every: Duration,
-    pace: impl Fn(Tick) -> Pace,
+    (pace, ends): (impl Fn(Tick) -> Pace, Tick),
     may_lose: MayLose,
 ) {
     let hosts = cluster.hosts() as u64;
@@ -186,8 +186,12 @@ pub async fn run<H: Clone>(
         if now != std::mem::replace(&mut last, now) {
             heal(&cluster, hosts as usize);
         }
-        let pause = rng.tail(every.as_nanos() as u64);
-        env.sleep(Duration::from_nanos(pause)).await;
+        let next = env.now().after(Duration::from_nanos(rng.tail(every.as_nanos() as u64)));
+        env.sleep_until(next.min(ends)).await;
+        // Rare faults are minutes apart, and a pause must not keep the load going when the phase has to be over.
+        if next > ends {
+            break;
+        }
         let weights = menu.weights();
         let mut drawn = rng.below(weights.iter().sum::<u64>().max(1));
         let kind = weights.iter().position(|w| {
@@ -240,25 +244,31 @@ pub async fn run<H: Clone>(
         // Partitions, frame faults, closed journals and full disks have no end of their own, so end them from time to time.
         if env.now() >= quiet_at {
             quiet_at = env.now().after(Duration::from_millis(500 + rng.below(4_000)));
-            cluster.inject(Fault::HealNetwork);
-            restart_closed(&cluster, &mut rng);
-            // A run that continues because it is too small must make progress. If a single acceptor with a slow disk is the whole group,
-            // each of its syncs may take longer than anybody waits.
-            if is_rare {
-                (0..hosts as usize).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
-            }
-            if menu.failing_reads > 0 {
-                all_read_again(&cluster);
-            }
-            if menu.put_back > 0 {
-                cluster.inject(Fault::CopyDisk { host: rng.below(hosts) as usize });
-            }
-            if menu.full_disk > 0 {
-                cluster.inject(Fault::FullDisk { host: rng.below(hosts) as usize, full: false });
-            }
+            quieten(&cluster, &mut rng, &menu, is_rare);
         }
     }
     heal(&cluster, hosts as usize);
+}
+
+/// Ends faults that have no end of their own: partitions, faults of frames, closed journals, full disks.
+fn quieten<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng, menu: &Menu, is_rare: bool) {
+    let hosts = cluster.hosts();
+    cluster.inject(Fault::HealNetwork);
+    restart_closed(cluster, rng);
+    // A run that continues because it is too small must make progress. If a single acceptor with a slow disk is the whole group, each of
+    // its syncs may take longer than anybody waits.
+    if is_rare {
+        (0..hosts).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
+    }
+    if menu.failing_reads > 0 {
+        all_read_again(cluster);
+    }
+    if menu.put_back > 0 {
+        cluster.inject(Fault::CopyDisk { host: rng.below(hosts as u64) as usize });
+    }
+    if menu.full_disk > 0 {
+        cluster.inject(Fault::FullDisk { host: rng.below(hosts as u64) as usize, full: false });
+    }
 }
 
 /// Puts a data directory back from an older copy, as a whole or in part.

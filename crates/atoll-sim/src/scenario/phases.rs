@@ -284,7 +284,7 @@ where
         rng.fork(),
         faults.menu,
         faults.every,
-        pace,
+        (pace, Tick(most)),
         faults.may_lose,
     );
     for _ in 0..faults.nervous {
@@ -293,6 +293,7 @@ where
     }
     let healed = Flag::default();
     let satisfied = Flag::default();
+    stage.waits_for("the last fault".to_owned());
     {
         let (healed, satisfied, over) = (healed.clone(), satisfied.clone(), stage.over.clone());
         let medic = nemesis::medic(stage.env.clone(), stage.cluster.clone(), rng.fork());
