@@ -85,6 +85,29 @@ def called(drill, end="", folder=""):
     return f"{folder}{name}{end} --quick {options}".rstrip()
 
 
+class CompilerTest(unittest.TestCase):
+    def given(self, *arguments):
+        """What `compiler` gives clippy's compiler."""
+        with tempfile.TemporaryDirectory() as folder:
+            stand_in = pathlib.Path(folder) / "clippy-driver"
+            stand_in.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+            stand_in.chmod(0o755)
+            path = f"{folder}:{os.environ['PATH']}"
+            run = [HERE / "compiler", "rustc", *arguments]
+            return subprocess.run(run, env=os.environ | {"PATH": path}, text=True, check=True, capture_output=True).stdout.split()
+
+    def test_only_programs_of_tests_are_not_optimised(self):
+        library = ["--crate-name", "atoll_node", "-C", "opt-level=1"]
+        self.assertEqual(self.given(*library), ["rustc", *library])
+        of_tests = [*library, "--test"]
+        self.assertEqual(self.given(*of_tests), ["rustc", *of_tests, "-C", "opt-level=0"])
+
+    def test_tests_that_compute_for_long_are_optimised(self):
+        for name in ("atoll_serialla", "atoll_threads", "exhaustive"):
+            of_tests = ["--crate-name", name, "-C", "opt-level=2", "--test"]
+            self.assertEqual(self.given(*of_tests), ["rustc", *of_tests])
+
+
 class Repository:
     """A repository in which `run` finishes within a second or two."""
 
