@@ -34,8 +34,8 @@ class Server:
 class Apache:
     """An ensemble. Use as a context."""
 
-    def __init__(self, path, folder):
-        self.path, self.folder = path, pathlib.Path(folder)
+    def __init__(self, path, folder, flags=()):
+        self.path, self.folder, self.flags = path, pathlib.Path(folder), flags
         clients, peers = free_ports(3), free_ports(6)
         self.servers = [Server(i + 1, self.folder / str(i + 1), clients[i]) for i in range(3)]
         self.members = [f"server.{i + 1}=127.0.0.1:{peers[2 * i]}:{peers[2 * i + 1]}" for i in range(3)]
@@ -61,7 +61,7 @@ class Apache:
 
     def _run(self, server):
         # Containers and nodes with a time to live are looked at as often as Atoll does.
-        flags = ["-Dzookeeper.extendedTypesEnabled=true", "-Dznode.container.checkIntervalMs=10000"]
+        flags = ["-Dzookeeper.extendedTypesEnabled=true", "-Dznode.container.checkIntervalMs=10000", *self.flags]
         with open(server.log, "ab") as out:
             line = command(self.path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", server.folder / "zoo.cfg", flags=flags)
             server.process = subprocess.Popen(line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=server.folder)

@@ -14,6 +14,7 @@
 //! | `kinds.rs` | each kind of Loglet on 1, 3 and 9 modelled servers |
 //! | `corfu/` | CORFU, Figures 6 to 8: real nodes in processes of their own, and the model |
 //! | `apps/` | CORFU's applications, over the logs of a real cluster |
+//! | `fleet/` | tens of thousands of clients of ZooKeeper against any servers of its protocol |
 //! | `usage.rs` | what real nodes took of the processors, and what they did |
 //! | `real.rs` | a load on real nodes, and what these did meanwhile |
 //! | `costs.rs` | what turns, messages, batches and bytes cost real nodes, from what they took under several loads |
@@ -24,6 +25,7 @@ mod calibration;
 mod cluster;
 mod corfu;
 mod costs;
+mod fleet;
 mod kinds;
 mod latency;
 mod load;
@@ -57,6 +59,8 @@ enum Experiment {
     Scalog(scalog::Args),
     /// CORFU's units, sequencer and reconfigurations, real and modelled (CORFU, Figures 6 to 8)
     Corfu(corfu::Args),
+    /// Many clients of ZooKeeper at once: sessions, watches, a large parent, a server that dies
+    Fleet(fleet::Args),
     /// CORFU's applications over a cluster's log: store, map replicas, mirror, transactions, replicated services
     Apps(apps::Args),
 }
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Experiment::Kinds(args) => kinds::run(&args),
         Experiment::Scalog(args) => scalog::run(&args),
         Experiment::Corfu(args) => corfu::run(&args),
+        Experiment::Fleet(args) => fleet::run(&args),
         Experiment::Apps(args) => apps::run(&args),
     };
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
