@@ -6,10 +6,12 @@ The drawings of each paper are in a module of `plots`, which names them in `FIGU
 
 import sys
 
-from plots import bizur, corfu, delos, in_place, logs, scalog
+from plots import bizur, corfu, delos, in_place, logs, scalog, zookeeper
 from plots.canvas import HERE
 
-FIGURES = delos.FIGURES | corfu.FIGURES | bizur.FIGURES | in_place.FIGURES | logs.FIGURES | scalog.FIGURES
+FIGURES = (
+    delos.FIGURES | corfu.FIGURES | bizur.FIGURES | in_place.FIGURES | logs.FIGURES | scalog.FIGURES | zookeeper.FIGURES
+)
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or [name for name in FIGURES if (HERE / name / "run.jsonl").is_file()]:

@@ -61,6 +61,8 @@ enum Experiment {
     Corfu(corfu::Args),
     /// Many clients of ZooKeeper at once: sessions, watches, a large parent, a server that dies
     Fleet(fleet::Args),
+    /// Writes of ZooKeeper clients at a fixed rate, and how long they take in each second
+    Steady(fleet::SteadyArgs),
     /// CORFU's applications over a cluster's log: store, map replicas, mirror, transactions, replicated services
     Apps(apps::Args),
 }
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         Experiment::Scalog(args) => scalog::run(&args),
         Experiment::Corfu(args) => corfu::run(&args),
         Experiment::Fleet(args) => fleet::run(&args),
+        Experiment::Steady(args) => fleet::run_steady(args),
         Experiment::Apps(args) => apps::run(&args),
     };
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -7,12 +7,14 @@
 //! | `client.rs` | a session: a connection, requests in order, events |
 //! | `crowd.rs` | many sessions: opened, kept alive, given watches, moved from a dead server to the others |
 //! | `parts.rs` | what is measured |
+//! | `steady.rs` | writes at a fixed rate, and how long they take in each second |
 //! | `processes.rs` | what the servers take of the machine |
 
 mod client;
 mod crowd;
 mod parts;
 mod processes;
+mod steady;
 mod wire;
 
 use std::io;
@@ -60,6 +62,13 @@ impl Args {
     }
 }
 
+pub use steady::SteadyArgs;
+
+/// Writes at a fixed rate. Returns whether all writes were done.
+pub fn run_steady(args: SteadyArgs) -> bool {
+    finishes(steady::run(args))
+}
+
 /// Measures. Returns whether it could be measured.
 pub fn run(args: &Args) -> bool {
     if args.addresses.len() != args.pids.len() {
@@ -70,8 +79,12 @@ pub fn run(args: &Args) -> bool {
         );
         return false;
     }
+    finishes(parts::run(args))
+}
+
+fn finishes(what: impl Future<Output = io::Result<()>>) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let done = runtime.and_then(|runtime| runtime.block_on(parts::run(args)));
+    let done = runtime.and_then(|runtime| runtime.block_on(what));
     done.map_err(|error| eprintln!("{}: {error}", hint(&error))).is_ok()
 }
 
