@@ -7,4 +7,6 @@ atoll_core::mutants! {
     LEASE_BLIND_TAKEOVER = "LeaseBlindTakeover", caught by ["keyspace-leases"];
     /// A contender counts all the time that its clock shows, also that of a jump.
     LEASE_TRUSTS_CLOCK = "LeaseTrustsClock", caught by ["keyspace-leases"];
+    /// A copy of a sealed segment leaves out one entry, has the one before it twice, and is not compared with its source.
+    COPY_SKIPS_UNSEEN = "CopySkipsUnseen", caught by ["policy", "virtuallog"];
 }

@@ -2,14 +2,18 @@
 
 use bytes::Bytes;
 
+use atoll_contract::mutants::COPY_SKIPS_UNSEEN;
 use atoll_contract::{Batch, BatchBuilder, Entry};
 use atoll_core::DecodeError;
+use atoll_core::testing::{Mutant, mutant};
 
 use crate::message::Entries;
 
-/// The known bug of copies: leaves out the last of these entries, and has the one before it twice.
-pub fn skip_one(entries: &mut [Entry]) {
-    if let [.., before, last] = entries {
+/// The known bugs of copies, that of one kind and that of all: leaves out the last of these entries, and has the one before it twice.
+pub fn skip_one_if(bug: Mutant, entries: &mut [Entry]) {
+    if (mutant(bug) || mutant(COPY_SKIPS_UNSEEN))
+        && let [.., before, last] = entries
+    {
         last.clone_from(before);
     }
 }

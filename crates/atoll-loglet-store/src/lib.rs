@@ -31,7 +31,7 @@ pub mod tails;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use entries::{batches, decode_entries, parse_counted, skip_one};
+pub use entries::{batches, decode_entries, parse_counted, skip_one_if};
 
 /// The bytes of entries that one step of a copy reads, unless set otherwise.
 pub const STEP_BYTES: u32 = 512 * 1024;

@@ -4,8 +4,7 @@
 use std::ops::Range;
 
 use atoll_contract::{Loglet, Offset, ReadFrom};
-use atoll_core::testing::mutant;
-use atoll_loglet_store::{batches, skip_one};
+use atoll_loglet_store::{batches, skip_one_if};
 
 use crate::known::Trouble;
 use crate::layout::{Body, Damaged, Entries, Message};
@@ -30,9 +29,7 @@ impl Shared {
             let got =
                 source.read(from..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
             let mut entries = got.map_err(|_| Trouble::Service(Fault::NoAnswer))?.entries;
-            if mutant(mutants::SERVICE_COPY_SKIPS_ENTRY) {
-                skip_one(&mut entries);
-            }
+            skip_one_if(mutants::SERVICE_COPY_SKIPS_ENTRY, &mut entries);
             let Some(batch) = batches(entries).into_iter().next() else {
                 return Err(Fault::NoAnswer.into());
             };

@@ -14,7 +14,7 @@ use atoll_contract::{
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
 use atoll_loglet_store::status::{ask_status, delete_here, held_here, progress_of, remains_here};
-use atoll_loglet_store::{batches, skip_one};
+use atoll_loglet_store::{batches, skip_one_if};
 
 use crate::mutants;
 use crate::reasons;
@@ -200,9 +200,7 @@ impl NativeProvider {
                     _ => LogletError::Unavailable(Unavailability::NoQuorum),
                 })?;
             let mut entries = got.entries;
-            if mutant(mutants::NATIVE_COPY_SKIPS_ENTRY) {
-                skip_one(&mut entries);
-            }
+            skip_one_if(mutants::NATIVE_COPY_SKIPS_ENTRY, &mut entries);
             for batch in batches(entries) {
                 let first = Offset(at.since(range.start));
                 self.copy_batch(group, &mut alive, first, &batch).await?;

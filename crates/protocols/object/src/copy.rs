@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use atoll_contract::{Batch, Loglet, Offset, ReadFrom};
-use atoll_core::testing::mutant;
-use atoll_loglet_store::{batches, skip_one};
+use atoll_loglet_store::{batches, skip_one_if};
 
 use crate::known::At;
 use crate::loglet::Shared;
@@ -42,9 +41,7 @@ impl Shared {
             let got =
                 source.read(from..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
             let mut entries = got.map_err(|_| Fault::Store(StoreError::NoAnswer))?.entries;
-            if mutant(mutants::OBJECT_COPY_SKIPS_ENTRY) {
-                skip_one(&mut entries);
-            }
+            skip_one_if(mutants::OBJECT_COPY_SKIPS_ENTRY, &mut entries);
             let at = self.known().next();
             if at.first != tail.at {
                 continue;

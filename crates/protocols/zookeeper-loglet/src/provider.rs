@@ -12,9 +12,8 @@ use atoll_contract::{
     Duties, Evidence, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset, PlanError,
     Progress, ReadFrom, Reason, RoleOfKind, Unavailability,
 };
-use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, Encode, Env, Level, NodeId};
-use atoll_loglet_store::{batches, skip_one};
+use atoll_loglet_store::{batches, skip_one_if};
 
 use crate::config::{self, ZooKeeperConfig};
 use crate::ensemble::{Ensemble, Fault, Op, Refusal, Request};
@@ -162,9 +161,7 @@ impl ZooKeeperProvider {
             let at = range.start.plus(seen.next.0);
             let got = source.read(at..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
             let mut entries = got.map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?.entries;
-            if mutant(mutants::ZOOKEEPER_COPY_SKIPS_ENTRY) {
-                skip_one(&mut entries);
-            }
+            skip_one_if(mutants::ZOOKEEPER_COPY_SKIPS_ENTRY, &mut entries);
             let Some(batch) = batches(entries).into_iter().next() else {
                 return Err(LogletError::Unavailable(Unavailability::NoQuorum));
             };
