@@ -6,7 +6,7 @@ A node has a log with a sealed segment. The drill tries to move its active segme
 - to servers of another kind: to ones that say nothing, close the connection, or speak NATS, HTTP, HTTP/2 (as etcd does) or noise, in the place
   of a ZooKeeper ensemble, a log service and etcd
 - to a store that speaks S3 and says that the credentials have expired, and to one for which the environment has none
-- to a directory on a full disk; the backup is not tried there
+- to a directory on a full disk, and on one that is read-only
 
 After each, the log has the same chain, is appended to, and is read as it was appended. Once the disk has room again, the same move is done. A
 restore from a store without valid credentials, and one to a full disk, are refused and leave nothing; the backup is as it was. Needs root, ext4
@@ -129,6 +129,7 @@ def full(places, drill, disk, backup, nodes):
     to = (("--loglet", "object"), ("--option", f"url=file://{place}"))
     disk.fill()
     places.moves("a full disk", "is full", *to)
+    places.refused("backup to a full disk", "no room", "backup", "start", "--to", f"file://{disk.place / 'backup'}")
     places.untouched("a move to a full disk")
     before = print_of(backup)
     config = config_of(nodes[0], drill.folder, "full")
@@ -138,6 +139,11 @@ def full(places, drill, disk, backup, nodes):
     need(not data.exists(), "a refused restore has left something")
     need(print_of(backup) == before, "a refused restore has changed the backup")
     disk.empty()
+    disk.read_only(True)
+    places.moves("a disk that is read-only", "forbids it", *to)
+    places.refused("backup to a disk that is read-only", "is read-only", "backup", "start", "--to", f"file://{disk.place / 'backup'}")
+    places.untouched("a move to a disk that is read-only")
+    disk.read_only(False)
     spec = [word for option in to for word in option]
     places.cluster.atoll("chain", "modify", "--log", LOG, "--segment", 0, *spec)
     chain = places.chain()

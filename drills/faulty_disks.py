@@ -97,6 +97,10 @@ class Disk:
         """Gives the room back."""
         (self.place / "filler").unlink(missing_ok=True)
 
+    def read_only(self, is_so):
+        """Lets nobody write to it, or everybody again."""
+        run("mount", "-o", f"remount,{'ro' if is_so else 'rw'}", self.place)
+
     def remove(self):
         """Takes it away."""
         self.thaw()

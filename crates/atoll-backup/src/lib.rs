@@ -63,7 +63,7 @@ mod source;
 mod take;
 
 pub use atoll_contract::LogPos;
-pub use atoll_object_store::Store;
+pub use atoll_object_store::{Store, StoreError};
 pub use entries::Entry;
 pub use error::{BackupError, Damaged};
 pub use folder::{Folder, Nap};

@@ -60,6 +60,9 @@ pub enum StoreError {
     /// The store has no conditional put. Nothing happened.
     #[error("the object store has no conditional put")]
     Unsupported,
+    /// The directory of the store is read-only, or the process may not use it. Whether it happened is unknown.
+    #[error("the directory of the object store is read-only, or the process of this node may not use it")]
+    NotAllowed,
     /// Too many requests of this process are under way. Nothing happened.
     #[error("too many requests to the object store are in progress")]
     Busy,
@@ -79,7 +82,7 @@ impl StoreError {
 
     /// Returns whether the request may have happened.
     pub fn is_unknown(self) -> bool {
-        matches!(self, StoreError::Full | StoreError::NoAnswer)
+        matches!(self, StoreError::NotAllowed | StoreError::Full | StoreError::NoAnswer)
     }
 }
 

@@ -178,11 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_named() {
-        let full = object_store::Error::Generic {
-            store: "files",
-            source: Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)),
-        };
-        assert_eq!(requests::meaning(&full), StoreError::Full);
+    fn what_a_file_system_refuses_is_named() {
+        use std::io::ErrorKind;
+        for (kind, meaning) in [
+            (ErrorKind::StorageFull, StoreError::Full),
+            (ErrorKind::QuotaExceeded, StoreError::Full),
+            (ErrorKind::PermissionDenied, StoreError::NotAllowed),
+            (ErrorKind::ReadOnlyFilesystem, StoreError::NotAllowed),
+            (ErrorKind::NotADirectory, StoreError::Elsewhere),
+            (ErrorKind::Interrupted, StoreError::NoAnswer),
+        ] {
+            let source = Box::new(std::io::Error::from(kind));
+            let error = object_store::Error::Generic { store: "files", source };
+            assert_eq!(requests::meaning(&error), meaning, "{kind:?}");
+        }
     }
 }

@@ -44,6 +44,12 @@ fn by_its_cause(error: &Error) -> StoreError {
         {
             return StoreError::Full;
         }
+        if matches!(io, Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)) {
+            return StoreError::NotAllowed;
+        }
+        if io == Some(ErrorKind::NotADirectory) {
+            return StoreError::Elsewhere;
+        }
         if NOT_ANY_MORE.iter().any(|code| text.contains(code)) {
             return StoreError::Credentials;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_backup::{Backup, BackupError, Folder, Shipper, SnapshotInfo, Source};
+use atoll_backup::{Backup, BackupError, Folder, Shipper, SnapshotInfo, Source, StoreError};
 use atoll_client::{Reason, proto};
 use atoll_door::backend::{BackupBackend, Pending, Refusal, no_database};
 
@@ -16,10 +16,26 @@ const TRY_FOR: Duration = Duration::from_secs(15);
 /// How long a list may take.
 const LIST_WITHIN: Duration = Duration::from_secs(60);
 
+/// Returns the answer to a request that this error ends. Clients repeat a request that is answered with a reason that may pass, so what
+/// stays as it is until an operator does something about it has another one.
 fn refusal(error: &BackupError) -> Refusal {
     let words = error.to_string();
+    let refused = |next| Refusal::no(Reason::Refused, words.clone(), next);
     match error {
         BackupError::Url(_) => Refusal::no(Reason::Invalid, words, ""),
+        BackupError::Store(StoreError::Full) => {
+            Refusal::no(Reason::DiskFull, words, "make room there, or name another place with --to")
+        }
+        BackupError::Store(StoreError::Credentials) => {
+            refused("start each node with credentials that may read, put and delete objects there")
+        }
+        BackupError::Store(StoreError::NotAllowed) => {
+            refused("let each node read and write there, or name another place with --to")
+        }
+        BackupError::Store(StoreError::Elsewhere) => {
+            refused("create it, and see that each node reaches it under this name")
+        }
+        BackupError::Store(StoreError::Unsupported) => refused("name another place with --to"),
         error if error.passes() => {
             Refusal::no(Reason::Unavailable, words, "try again when the store answers")
         }
@@ -213,5 +229,28 @@ impl BackupBackend for Backups {
 
     fn list(&self) -> Pending<proto::ListBackupReply> {
         self.run("backup.list", |me| async move { me.list_all().await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operator_must_mend_is_not_repeated() {
+        for (error, reason) in [
+            (StoreError::Full, Reason::DiskFull),
+            (StoreError::Credentials, Reason::Refused),
+            (StoreError::NotAllowed, Reason::Refused),
+            (StoreError::Elsewhere, Reason::Refused),
+            (StoreError::Unsupported, Reason::Refused),
+        ] {
+            let refusal = refusal(&error.into());
+            assert_eq!(refusal.failure.reason, reason, "{error:?}");
+            assert!(!refusal.failure.next.is_empty(), "{error:?}");
+        }
+        for error in [StoreError::Busy, StoreError::NoAnswer] {
+            assert_eq!(refusal(&error.into()).failure.reason, Reason::Unavailable, "{error:?}");
+        }
     }
 }

@@ -270,6 +270,9 @@ fn unusable(error: StoreError) -> PlanError {
             "one with conditional puts: it must refuse to put an object that is there already"
         }
         StoreError::Full => "one with room: the disk or the quota of this one is full",
+        StoreError::NotAllowed => {
+            "one in which every node may read and write; the directory of this one forbids it"
+        }
         StoreError::Busy | StoreError::NoAnswer => "one that answers; this one does not, or only with errors",
     };
     PlanError::Invalid { what: "object store", allowed }

@@ -90,9 +90,10 @@ fn to_fault(error: StoreError) -> Fault {
     match error {
         StoreError::Busy => Fault::Passing(Unavailability::Busy),
         StoreError::Full | StoreError::NoAnswer => Fault::NoAnswer,
-        StoreError::Credentials | StoreError::Elsewhere | StoreError::Unsupported => {
-            Fault::Refused(error.to_string())
-        }
+        StoreError::Credentials
+        | StoreError::Elsewhere
+        | StoreError::Unsupported
+        | StoreError::NotAllowed => Fault::Refused(error.to_string()),
     }
 }
 
