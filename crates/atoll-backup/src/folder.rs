@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::BoxFuture;
+use atoll_core::testing::hit;
 use atoll_object_store::{Location, Put, Scheme, Store, StoreError, Threaded, join};
 use bytes::Bytes;
 
-use crate::error::BackupError;
+use crate::error::{BackupError, Damaged};
 use crate::format::{self, Head, Kind, MOST_HEAD_BYTES, Place};
 
 /// How often a request is made before its error is reported.
@@ -51,7 +52,7 @@ pub(crate) enum Created {
     /// The object is ours.
     Ours,
     /// Somebody else has put another one.
-    Theirs(Bytes),
+    Theirs,
 }
 
 impl Folder {
@@ -120,15 +121,31 @@ impl Folder {
         Err(StoreError::NoAnswer)
     }
 
+    /// Reads an object, or its beginning, and decodes it. What is altered on its way is not what the store has, so an object that seems
+    /// damaged is read once more.
+    pub(crate) async fn read<T>(
+        &self,
+        name: &str,
+        most: Option<u64>,
+        decode: impl Fn(&Bytes) -> Result<T, Damaged>,
+    ) -> Result<Option<T>, BackupError> {
+        let Some(bytes) = self.get(name, most).await? else { return Ok(None) };
+        if let Ok(object) = decode(&bytes) {
+            return Ok(Some(object));
+        }
+        hit("backup.read_again");
+        let Some(bytes) = self.get(name, most).await? else { return Ok(None) };
+        let damaged = |error| BackupError::Damaged { name: name.to_owned(), error };
+        decode(&bytes).map(Some).map_err(damaged)
+    }
+
     /// Reads the head of an object.
     pub(crate) async fn get_head<M: Kind>(
         &self,
         name: &str,
         place: Place,
     ) -> Result<Option<Head<M>>, BackupError> {
-        let Some(bytes) = self.get(name, Some(MOST_HEAD_BYTES)).await? else { return Ok(None) };
-        let damaged = |error| BackupError::Damaged { name: name.to_owned(), error };
-        format::head::<M>(&bytes, place).map(Some).map_err(damaged)
+        self.read(name, Some(MOST_HEAD_BYTES), |bytes| format::head::<M>(bytes, place)).await
     }
 
     /// Returns whether there is an object.
@@ -145,7 +162,7 @@ impl Folder {
                 // An earlier attempt may have succeeded, and S3 also says so while two puts meet.
                 Ok(false) => match self.get(name, None).await? {
                     Some(found) if found == *bytes => return Ok(Created::Ours),
-                    Some(found) => return Ok(Created::Theirs(found)),
+                    Some(_) => return Ok(Created::Theirs),
                     None => {}
                 },
                 Err(error) if error.passes() => last = error,

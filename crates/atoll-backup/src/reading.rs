@@ -120,10 +120,10 @@ impl Backup {
     pub async fn pieces(&self, snapshot: &SnapshotInfo, number: u64) -> Result<Vec<Bytes>, BackupError> {
         let attempt = snapshot.head.attempt;
         let name = self.folder.piece(snapshot.number, attempt, number);
-        let bytes = self.folder.get(&name, None).await?.ok_or_else(|| BackupError::Missing(name.clone()))?;
-        let damaged = |error| BackupError::Damaged { name: name.clone(), error };
         let place = Place { backup: self.backup, number };
-        let (head, mut body) = format::decode::<Part>(&bytes, place).map_err(damaged)?;
+        let read = self.folder.read(&name, None, |bytes| format::decode::<Part>(bytes, place)).await?;
+        let (head, mut body) = read.ok_or_else(|| BackupError::Missing(name.clone()))?;
+        let damaged = |error| BackupError::Damaged { name: name.clone(), error };
         if head.meta != (Part { snapshot: snapshot.number, attempt }) {
             return Err(damaged(Damaged("it belongs to another snapshot")));
         }
@@ -163,10 +163,10 @@ impl Runs<'_> {
         while self.number < self.backup.end.map_or(0, |end| end.runs) {
             let folder = &self.backup.folder;
             let name = folder.run(self.number);
-            let bytes = folder.get(&name, None).await?.ok_or_else(|| BackupError::Missing(name.clone()))?;
             let place = Place { backup: self.backup.backup, number: self.number };
+            let read = folder.read(&name, None, |bytes| format::decode_run(bytes, place)).await?;
+            let (head, mut entries) = read.ok_or_else(|| BackupError::Missing(name.clone()))?;
             let damaged = |error| BackupError::Damaged { name: name.clone(), error };
-            let (head, mut entries) = format::decode_run(&bytes, place).map_err(damaged)?;
             if self.link.is_some_and(|link| link != head.meta.link) {
                 return Err(damaged(Damaged("it does not follow the run before it")));
             }

@@ -3,6 +3,7 @@
 use atoll_contract::LogPos;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::ticket;
+use bytes::Bytes;
 
 use crate::entries;
 use crate::error::BackupError;
@@ -77,19 +78,21 @@ impl Shipper {
         let about = About { cluster: folder.cluster.clone(), log: folder.log.clone(), made_ms: now_ms };
         let name = folder.about();
         let bytes = format::encode(place, &about, &[]).ok_or(BackupError::Empty)?;
-        let found = match folder.get(&name, None).await? {
+        let decode = |bytes: &Bytes| format::head_of_any::<About>(bytes);
+        let found = match folder.read(&name, None, decode).await? {
             Some(found) => Some(found),
             None => match folder.create(&name, &bytes).await? {
                 Created::Ours => None,
-                Created::Theirs(found) => Some(found),
+                Created::Theirs => {
+                    let theirs = folder.read(&name, None, decode).await?;
+                    Some(theirs.ok_or(BackupError::Missing(name))?)
+                }
             },
         };
-        if let Some(found) = found {
-            let damaged = |error| BackupError::Damaged { name, error };
-            let head = format::head_of_any::<About>(&found).map_err(damaged)?;
-            if head.place != place || head.meta.cluster != folder.cluster || head.meta.log != folder.log {
-                return Err(BackupError::Other { cluster: folder.cluster });
-            }
+        if found.is_some_and(|head| {
+            head.place != place || head.meta.cluster != folder.cluster || head.meta.log != folder.log
+        }) {
+            return Err(BackupError::Other { cluster: folder.cluster });
         }
         Ok(Shipper { folder, backup, newest: None, end: None })
     }
@@ -98,9 +101,8 @@ impl Shipper {
     pub(crate) async fn found(folder: Folder) -> Result<(Self, About), BackupError> {
         let name = folder.about();
         let none = || BackupError::None { cluster: folder.cluster.clone(), log: folder.log.clone() };
-        let bytes = folder.get(&name, None).await?.ok_or_else(none)?;
-        let head =
-            format::head_of_any::<About>(&bytes).map_err(|error| BackupError::Damaged { name, error })?;
+        let found = folder.read(&name, None, |bytes| format::head_of_any::<About>(bytes)).await?;
+        let head = found.ok_or_else(none)?;
         if head.meta.cluster != folder.cluster || head.meta.log != folder.log {
             return Err(BackupError::Other { cluster: folder.cluster });
         }
@@ -228,16 +230,15 @@ impl Shipper {
             let too_long = || SourceError::Later("a run of entries is too long".to_owned());
             let bytes = made.await.flatten().ok_or_else(too_long)?;
             let name = self.folder.run(number);
-            let object = match self.folder.create(&name, &bytes).await? {
+            let run = match self.folder.create(&name, &bytes).await? {
                 Created::Ours => {
                     shipped.runs += 1;
                     shipped.bytes += bytes.len() as u64;
-                    bytes
+                    let damaged = |error| BackupError::Damaged { name, error };
+                    format::head::<Run>(&bytes, place).map_err(damaged)?
                 }
-                Created::Theirs(found) => found,
+                Created::Theirs => self.run_head(number).await?.ok_or(BackupError::Missing(name))?,
             };
-            let damaged = |error| BackupError::Damaged { name, error };
-            let run = format::head::<Run>(&object, place).map_err(damaged)?;
             end = End::behind(number, &run);
             self.end = Some(end);
         }
@@ -285,7 +286,7 @@ impl Shipper {
         let bytes = format::encode(self.place(taken.number), &head, &[]).ok_or(BackupError::Empty)?;
         match self.folder.create(&self.folder.head(taken.number), &bytes).await? {
             Created::Ours => {}
-            Created::Theirs(_) => return Err(BackupError::Overtaken),
+            Created::Theirs => return Err(BackupError::Overtaken),
         }
         self.follow().await?;
         Ok(true)

@@ -106,6 +106,22 @@ fn objects_that_are_altered_cut_missing_or_swapped_end_a_restore_by_name() {
     assert_eq!(restore(&store, Moment::Latest), Ok(state_below(60)));
 }
 
+#[test]
+fn an_answer_that_is_altered_once_is_asked_for_again() {
+    let (store, toy) = (Shaky::default(), Toy::at(10));
+    let mut ships = shipper(&store);
+    round(&mut ships, &store, &toy, true, 1).unwrap();
+    toy.go_to(60);
+    round(&mut ships, &store, &toy, false, 2).unwrap();
+    let names = store.names.lock().unwrap().clone();
+    for name in names.iter().filter(|name| !name.contains("attempt")) {
+        *store.alters_next.lock().unwrap() = Some(name.clone());
+        let restored = restore(&store, Moment::Latest);
+        assert_eq!(restored, Ok(state_below(60)), "with an altered answer of {name}");
+        assert_eq!(*store.alters_next.lock().unwrap(), None, "{name} was not read");
+    }
+}
+
 async fn put_raw(store: &Shaky, name: &str, bytes: Vec<u8>) {
     use atoll_object_store::{Put, Store};
     store.put(name.to_owned(), bytes.into(), Put::Replace).await.unwrap();

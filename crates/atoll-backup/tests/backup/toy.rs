@@ -122,6 +122,8 @@ pub struct Shaky {
     pub down: Arc<std::sync::atomic::AtomicBool>,
     /// The names of all objects that were put.
     pub names: Arc<Mutex<Vec<String>>>,
+    /// The name of an object whose next answer is altered.
+    pub alters_next: Arc<Mutex<Option<String>>>,
 }
 
 impl Shaky {
@@ -178,7 +180,12 @@ impl Store for Shaky {
     }
 
     fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>> {
-        self.carry(self.inner().get(name, most))
+        let altered = self.alters_next.lock().unwrap().take_if(|next| *next == name).is_some();
+        let got = self.carry(self.inner().get(name, most));
+        Box::pin(async move {
+            let got = got.await?;
+            Ok(got.map(|bytes| if altered { bytes.slice(..bytes.len() - 1) } else { bytes }))
+        })
     }
 
     fn get_tagged(&self, name: String) -> BoxFuture<'static, Result<Option<(Bytes, Tag)>, StoreError>> {

@@ -24,6 +24,7 @@ pub const OBJECT: Scenario = Scenario {
         &["object.append.lost", "object.append.read_back", "object.append.found", "object.tail.rebase"],
         &["object.seal.lost", "object.trim.block", "object.store.lost", "object.store.unanswered"],
         &["object.store.conflict", "object.store.cut_off", "object.store.away", "object.store.wrong"],
+        &["object.read_again"],
     ],
     full: true,
 };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_contract::{LogletId, Offset};
-use atoll_core::testing::mutant;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, ticket};
 use atoll_loglet_store::cache::Cache;
 use bytes::Bytes;
@@ -134,6 +134,25 @@ impl Shelf {
         self.in_time(self.store.get(name, most)).await
     }
 
+    /// Reads an object, or its beginning, and decodes it. What is altered on its way is not what the store has, so an object that seems
+    /// damaged is read once more.
+    async fn read<T: Send + 'static>(
+        &self,
+        name: String,
+        most: Option<u64>,
+        decode: impl Fn(&Bytes) -> Result<T, Damaged> + Copy + Send + 'static,
+    ) -> Result<Option<T>, Fault> {
+        let mut is_second = false;
+        while let Some(bytes) = self.get(name.clone(), most).await? {
+            match self.compute(bytes.len(), move || decode(&bytes)).await? {
+                Err(_) if !is_second => hit("object.read_again"),
+                decoded => return Ok(Some(decoded?)),
+            }
+            is_second = true;
+        }
+        Ok(None)
+    }
+
     async fn put(&self, name: String, bytes: Bytes, how: Put) -> Result<bool, StoreError> {
         self.in_time(self.store.put(name, bytes, how)).await
     }
@@ -169,11 +188,13 @@ impl Shelf {
         if let Some(kept) = self.cache.get(self.id, index) {
             return Ok(Look::Entries(kept));
         }
-        let got = self.get(self.names.log(index), None).await?;
-        self.check_kept(index).await?;
-        let Some(bytes) = got else { return Ok(Look::Absent) };
         let id = self.id;
-        let object = self.compute(bytes.len(), move || LogObject::decode(&bytes, id, index)).await??;
+        let decode = move |bytes: &Bytes| LogObject::decode(bytes, id, index);
+        let read = self.read(self.names.log(index), None, decode).await;
+        if !matches!(read, Err(Fault::Store(_))) {
+            self.check_kept(index).await?;
+        }
+        let Some(object) = read? else { return Ok(Look::Absent) };
         Ok(match object {
             LogObject::Entries(entries) => {
                 let entries = Arc::new(entries);
@@ -228,8 +249,8 @@ impl Shelf {
     }
 
     async fn note(&self, name: String, number: u64) -> Result<Option<Note>, Fault> {
-        let got = self.get(name, None).await?;
-        Ok(got.map(|bytes| Note::decode(&bytes, self.id, number)).transpose()?)
+        let id = self.id;
+        self.read(name, None, move |bytes| Note::decode(bytes, id, number)).await
     }
 
     /// Tells appenders that somebody wants to seal, in the mark of a block.
@@ -285,10 +306,13 @@ impl Shelf {
     pub(crate) async fn value(&self, row: Row, at: u64) -> Result<Option<Offset>, Fault> {
         match row {
             Row::Log => {
-                let got = self.get(self.names.log(at), Some(HEAD_BYTES as u64)).await?;
-                self.check_kept(at).await?;
-                let Some(bytes) = got else { return Ok(None) };
-                let head = Head::decode(&bytes, self.id, at)?;
+                let id = self.id;
+                let decode = move |bytes: &Bytes| Head::decode(bytes, id, at);
+                let read = self.read(self.names.log(at), Some(HEAD_BYTES as u64), decode).await;
+                if !matches!(read, Err(Fault::Store(_))) {
+                    self.check_kept(at).await?;
+                }
+                let Some(head) = read? else { return Ok(None) };
                 Ok((head.kind == Kind::Entries).then(|| head.end()))
             }
             Row::Deleted => match self.mark(at).await? {
