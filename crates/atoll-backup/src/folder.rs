@@ -153,6 +153,17 @@ impl Folder {
         Ok(self.get(name, Some(1)).await?.is_some())
     }
 
+    /// Returns whether there is an object, or was a moment ago ([`Store::look`]).
+    pub(crate) async fn look(&self, name: &str) -> Result<bool, BackupError> {
+        for attempt in 0.. {
+            match self.store.look(name.to_owned()).await {
+                Err(error) if error.passes() && attempt + 1 < ATTEMPTS => self.pause(attempt).await,
+                result => return Ok(result?),
+            }
+        }
+        Err(StoreError::NoAnswer.into())
+    }
+
     /// Puts an object unless there is another one with its name. No answer of the store leaves it open what happened.
     pub(crate) async fn create(&self, name: &str, bytes: &Bytes) -> Result<Created, StoreError> {
         let mut last = StoreError::NoAnswer;

@@ -23,7 +23,8 @@
 //! The entries are a row of *runs*, `entries/0`, `entries/1`, …, each an object of consecutive entries. A run takes the next number by a
 //! conditional put, so any number of nodes may ship at the same time: one of two puts succeeds, and the other node continues behind the run
 //! that it finds. A run says from which position to which it goes, and has the checksum of the run before it. Snapshots are a row of the
-//! same kind. The ends of both rows are found by reads alone: no list is asked for, because a listing may lag behind (decision 0024).
+//! same kind. The ends of both rows are found by reads alone: no list is asked for, because a listing may lag behind (decision 0024). The
+//! looks with which an end is sought may lag, too; reads confirm it.
 //!
 //! | case | what happens |
 //! | --- | --- |
@@ -33,6 +34,7 @@
 //! | the store is away | nothing waits for it. The log keeps what was not shipped, up to a bound; the backlog follows afterwards |
 //! | the log has lost what was not shipped | a snapshot follows; the entries between are missing, and a restore to there is refused |
 //! | another cluster has the same name | the id of the backup is in every object and in a register of its cluster; whoever does not know it is refused |
+//! | looks lag, as lists do | the end that they show may be too early. It is read, and so are the next ones, until one is not there |
 //! | an object is damaged, cut off, swapped or missing | its checksum, its number or its link is wrong: a restore ends and names the object |
 //! | retention | a snapshot is marked as gone before its objects are deleted, and the runs before the next snapshot go with it |
 //! | a late put takes a number whose run was deleted | nobody reads it: readers begin at the run that the first kept snapshot names |

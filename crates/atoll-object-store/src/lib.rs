@@ -95,6 +95,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Returns the first `most` bytes of an object; None if there is no such object.
     fn get(&self, name: String, most: Option<u64>) -> BoxFuture<'static, Result<Option<Bytes>, StoreError>>;
 
+    /// Returns whether an object with this name was there, now or a little earlier. Like a list, this may lag: of an object that was put or
+    /// deleted a moment ago, it may say what held before. Whoever needs to be sure reads the object.
+    fn look(&self, name: String) -> BoxFuture<'static, Result<bool, StoreError>> {
+        let got = self.get(name, Some(1));
+        Box::pin(async move { Ok(got.await?.is_some()) })
+    }
+
     /// Returns an object and its tag; None if there is no such object.
     fn get_tagged(&self, name: String) -> BoxFuture<'static, Result<Option<(Bytes, Tag)>, StoreError>>;
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod faults;
+mod lag;
 mod read_back;
 mod retention;
 mod toy;

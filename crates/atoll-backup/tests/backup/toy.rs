@@ -1,6 +1,7 @@
 //! A log and a state that are made up, a store in memory that may fail, and an oracle: a plain reader of the backup that makes the state
 //! again.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::pin;
@@ -112,6 +113,18 @@ impl StateSnapshot for ToyState {
     }
 }
 
+/// How looks lag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lag {
+    /// What was put since is not shown.
+    HidesPuts,
+    /// What was deleted since is shown, too.
+    HidesAll,
+}
+
+/// What looks show, and how they lag.
+type Looks = Option<(BTreeSet<String>, Lag)>;
+
 /// A store in memory. Some of its answers are lost, whether the request was carried out or not.
 #[derive(Clone, Debug, Default)]
 pub struct Shaky {
@@ -122,6 +135,8 @@ pub struct Shaky {
     pub down: Arc<std::sync::atomic::AtomicBool>,
     /// The names of all objects that were put.
     pub names: Arc<Mutex<Vec<String>>>,
+    /// The objects that looks show, and whether they show those of them that are deleted by now. None: those that are there.
+    pub looks_at: Arc<Mutex<Looks>>,
     /// The name of an object whose next answer is altered.
     pub alters_next: Arc<Mutex<Option<String>>>,
 }
@@ -168,6 +183,13 @@ impl Shaky {
         }
     }
 
+    /// From now on, looks lag behind, or not any more.
+    pub fn looks_lag(&self, lag: Option<Lag>) {
+        let names = self.names.lock().unwrap().clone();
+        let there = || names.into_iter().filter(|name| self.has(name)).collect();
+        *self.looks_at.lock().unwrap() = lag.map(|lag| (there(), lag));
+    }
+
     pub fn has(&self, name: &str) -> bool {
         wait(self.inner().get(name.to_owned(), None)).unwrap().is_some()
     }
@@ -185,6 +207,15 @@ impl Store for Shaky {
         Box::pin(async move {
             let got = got.await?;
             Ok(got.map(|bytes| if altered { bytes.slice(..bytes.len() - 1) } else { bytes }))
+        })
+    }
+
+    fn look(&self, name: String) -> BoxFuture<'static, Result<bool, StoreError>> {
+        let lag = self.looks_at.lock().unwrap().as_ref().map(|(names, lag)| (names.contains(&name), *lag));
+        let got = self.carry(self.inner().get(name, Some(1)));
+        Box::pin(async move {
+            let there = got.await?.is_some();
+            Ok(lag.map_or(there, |(was, lag)| was && (there || lag == Lag::HidesAll)))
         })
     }
 

@@ -30,6 +30,7 @@ pub const SCENARIO: Scenario = Scenario {
         "backup.trouble",
         "object.store.away",
         "object.store.cut_off",
+        "object.store.lag",
         "object.store.wrong",
         "sim.backup.restored_at_position",
         "sim.backup.restored_at_time",
@@ -43,6 +44,8 @@ pub const SCENARIO: Scenario = Scenario {
 const DURING: Duration = Duration::from_secs(35);
 /// What the store does to requests, as settings of its way, and how many of a thousand.
 const FAULTS: [&str; 5] = ["store_lost", "store_unanswered", "store_late", "store_conflicts", "store_wrong"];
+/// How many of a thousand looks show what held before, as lists of some stores do.
+const LOOKS_LAG: &str = "store_lag";
 /// How long half of the nodes cannot reach it, and how long nobody can.
 const WINDOWS: [&str; 2] = ["store_cut_window_ms", "store_away_window_ms"];
 
@@ -58,6 +61,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     for fault in FAULTS {
         store.faults.set_one(fault, [0, 5, 30][rng.below(3) as usize]);
     }
+    // Drawn apart, so that seeds without it do what they did before there was this fault.
+    let lags = Rng::new(seed ^ 0x6c61_6773).below(3) as usize;
+    store.faults.set_one(LOOKS_LAG, [0, 100, 700][lags]);
     for window in WINDOWS {
         store.faults.set_one(window, [0, 500, 3_000][rng.below(3) as usize]);
     }
@@ -93,7 +99,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let demand = {
         let (stage, engines, oracle) = (stage.clone(), engines.clone(), oracle.clone());
         async move {
-            FAULTS.into_iter().chain(WINDOWS).for_each(|fault| {
+            FAULTS.into_iter().chain(WINDOWS).chain([LOOKS_LAG]).for_each(|fault| {
                 store.faults.set_one(fault, 0);
             });
             load::demand(stage, engines, oracle).await;

@@ -14,7 +14,7 @@ use crate::config::Location;
 use crate::store::{Inline, Store, Threaded};
 
 pub use atoll_loglet_store::testing::Faults;
-pub use faulty::Faulty;
+pub use faulty::{Changes, Faulty};
 
 /// A store in memory, which all clones share, and its faults.
 #[derive(Clone, Debug, Default)]
@@ -22,13 +22,14 @@ pub struct Memory {
     store: Arc<InMemory>,
     /// The faults of every node's way to the store.
     pub faults: Faults,
+    changes: Changes,
 }
 
 impl Memory {
     /// Returns the store as the node of `env` sees it.
     pub fn of(&self, env: &Env) -> Arc<dyn Store> {
         let inner: Arc<dyn Store> = Arc::new(Inline::new(self.store.clone()));
-        Arc::new(Faulty::new(env.clone(), inner, self.faults.clone()))
+        Arc::new(Faulty::new(env.clone(), inner, self.faults.clone()).sharing(self.changes.clone()))
     }
 }
 
