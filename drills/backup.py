@@ -298,12 +298,12 @@ def refusals(drill, cluster, store, nodes, listed):
     refused(drill, store, "is not empty", "latest", config)
     (data / "something").unlink()
     data.rmdir()
-    # What a restore to right behind the first snapshot reads: the first run, and the newest snapshot of that state, by whichever attempt.
+    # What a restore to right behind the first snapshot reads: the first run, and any snapshot of that state, by whichever attempt.
     early = listed["snapshots"][0]["below"] + 1
-    chosen = [snapshot["number"] for snapshot in listed["snapshots"] if snapshot["below"] <= early][-1]
-    for pattern in (f"entries/{0:016x}", f"snapshots/{chosen:016x}/*-{0:08x}"):
-        kept = {path: path.read_bytes() for path in store.objects.rglob(pattern)}
-        last = pattern[-8:]
+    usable = [snapshot["number"] for snapshot in listed["snapshots"] if snapshot["below"] <= early]
+    for patterns in ([f"entries/{0:016x}"], [f"snapshots/{number:016x}/*-{0:08x}" for number in usable]):
+        kept = {path: path.read_bytes() for pattern in patterns for path in store.objects.rglob(pattern)}
+        last = patterns[0][-8:]
         for wrong in (lambda old: old[:-1] + bytes([old[-1] ^ 1]), lambda old: old[: len(old) // 2]):
             for path, old in kept.items():
                 path.write_bytes(wrong(old))

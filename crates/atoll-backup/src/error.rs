@@ -86,6 +86,11 @@ pub enum BackupError {
 }
 
 impl BackupError {
+    /// Returns whether an object of the backup is not there, or is not what it was.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, BackupError::Damaged { .. } | BackupError::Missing(_))
+    }
+
     /// Returns whether the same may succeed soon.
     pub fn passes(&self) -> bool {
         match self {

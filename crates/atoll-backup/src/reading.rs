@@ -92,6 +92,17 @@ impl Backup {
     /// # Errors
     /// The moment is not in the backup.
     pub fn snapshot_for(&self, moment: Moment) -> Result<&SnapshotInfo, BackupError> {
+        self.snapshots_for(moment).map(|(best, _)| best)
+    }
+
+    /// Returns the snapshot from which a moment is best restored, and the earlier ones, the newest first: more entries follow those.
+    ///
+    /// # Errors
+    /// The moment is not in the backup.
+    pub fn snapshots_for(
+        &self,
+        moment: Moment,
+    ) -> Result<(&SnapshotInfo, impl Iterator<Item = &SnapshotInfo>), BackupError> {
         let (Some(first), Some(end)) = (self.snapshots.first(), self.end) else {
             return Err(BackupError::Empty);
         };
@@ -103,14 +114,15 @@ impl Backup {
         if late {
             return Err(BackupError::TooLate { below: end.to, time_ms: end.time_ms });
         }
-        let is_before = |head: &SnapshotHead| match moment {
+        let is_before = move |head: &SnapshotHead| match moment {
             Moment::Latest => true,
             Moment::Position(to) => head.below <= to,
             Moment::Time(ms) => head.time_ms <= ms,
         };
-        let found = self.snapshots.iter().rev().find(|snapshot| is_before(&snapshot.head));
+        let mut before = self.snapshots.iter().rev().filter(move |snapshot| is_before(&snapshot.head));
         let early = BackupError::TooEarly { below: first.head.below, time_ms: first.head.time_ms };
-        found.ok_or(early)
+        let best = before.next().ok_or(early)?;
+        Ok((best, before))
     }
 
     /// Returns the pieces of the state in one object of a snapshot, in order.

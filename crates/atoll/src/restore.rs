@@ -189,6 +189,7 @@ fn to_json(r: &Restored) -> Value {
         "compared_below": r.compared_below.0,
         "proven": r.compared_below >= r.below,
         "differs_below": r.differs_below.map(|at| at.0),
+        "passed_over": r.passed_over.iter().map(|(snapshot, why)| json!({"snapshot": snapshot, "why": why})).collect::<Vec<_>>(),
     })
 }
 
@@ -199,12 +200,19 @@ fn to_text(args: &RestoreArgs, r: &Restored, cluster: &str, data: &std::path::Pa
         None if r.compared_below >= r.below => "its hash and that of the old replicas agree".to_owned(),
         None => format!("{agrees}; no later hash is in the backup"),
     };
+    let passed_over: String = r
+        .passed_over
+        .iter()
+        .map(|(snapshot, why)| {
+            format!("snapshot {snapshot} was passed over, and more entries were applied: {why}\n")
+        })
+        .collect();
     let start = match &args.config {
         Some(file) => format!("atoll serve --config {}", file.display()),
         None => format!("atoll serve --data {}", data.display()),
     };
     format!(
-        "{} holds cluster `{cluster}`: the database of `{}` below {} ({})\n{proven}\nStart its node with `{start}`, and add others with \
+        "{} holds cluster `{cluster}`: the database of `{}` below {} ({})\n{proven}\n{passed_over}Start its node with `{start}`, and add others with \
          `atoll node add`",
         data.display(),
         r.cluster,

@@ -44,6 +44,13 @@ pub enum RebuildError {
     Halted(#[from] Halt),
 }
 
+impl RebuildError {
+    /// Returns whether the snapshot is not what it should be, so that another one may do.
+    pub fn is_of_the_snapshot(&self) -> bool {
+        matches!(self, RebuildError::Chunk(_) | RebuildError::Order | RebuildError::Snapshot { .. })
+    }
+}
+
 /// A store that is being filled with a snapshot.
 pub struct Filling {
     store: Box<dyn Store>,
@@ -80,23 +87,36 @@ impl Filling {
         Ok(self.store.refill(items)?)
     }
 
+    /// Gives up what was added, for another snapshot.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn begin_again(&mut self) -> Result<(), RebuildError> {
+        self.store.begin_refill()?;
+        (self.after, self.hash) = (Bytes::new(), 0);
+        Ok(())
+    }
+
     /// Ends: the store has the snapshot. Checks that it is the state below `below` with the hash `expected`.
     ///
     /// # Errors
     /// It is not, or the store failed.
-    pub fn finish(
-        self,
-        apps: Applications,
-        below: LogPos,
-        expected: u128,
-        options: &Options,
-    ) -> Result<Replaying, RebuildError> {
-        let Filling { mut store, reads, hash, .. } = self;
-        store.finish_refill()?;
-        let record = StateRecord::read(&*store.snapshot())?;
+    pub fn finish(&mut self, below: LogPos, expected: u128) -> Result<(), RebuildError> {
+        self.store.finish_refill()?;
+        let record = StateRecord::read(&*self.store.snapshot())?;
+        let hash = self.hash;
         if record.next != below || hash != expected || record.hash != expected {
             return Err(RebuildError::Snapshot { found: record.next, hash, below, expected });
         }
+        Ok(())
+    }
+
+    /// Returns the state of the snapshot, once it is finished.
+    ///
+    /// # Errors
+    /// An application cannot read it, or the store failed.
+    pub fn open(self, apps: Applications, options: &Options) -> Result<Replaying, RebuildError> {
+        let Filling { store, reads, .. } = self;
         let (replica, _) = Replica::open(apps, reads, store.snapshot())?;
         let here = Here::new(store, options)?;
         Ok(Replaying { replica, here, commit_above: options.catch_up_commit_bytes })

@@ -12,7 +12,7 @@ use std::time::Duration;
 use atoll_backup::{Backup, BackupError, Entry, Moment, Run, Runs, SnapshotInfo};
 use atoll_contract::{LogPos, LogletId, Nonce, Version};
 use atoll_core::LevelRange;
-use atoll_core::testing::mutant;
+use atoll_core::testing::{hit, mutant};
 use atoll_db::backup::{Beyond, Filling, RebuildError, Replaying};
 use atoll_db::{Applications, FjallStore, HashAt, Options, Store, StoreError};
 use atoll_door::Door;
@@ -29,6 +29,8 @@ use crate::replica::DatabaseState;
 
 /// The cache of the store while the state is made.
 const CACHE_BYTES: u64 = 64 << 20;
+/// So many damaged snapshots are passed over at most.
+const MOST_PASSED_OVER: usize = 8;
 /// To compare the state with the next hash behind the chosen moment, at most this much memory is used.
 const MOST_BEYOND_BYTES: usize = 256 << 20;
 
@@ -53,6 +55,16 @@ pub enum RestoreError {
         /// The hash in the backup.
         expected: u128,
     },
+    /// A snapshot is damaged, and the ones before it do not help.
+    #[error("{damaged}; from snapshot {earlier}, before it, the moment cannot be restored either: {error}")]
+    NoneBefore {
+        /// What is wrong with the first one.
+        damaged: Box<RestoreError>,
+        /// The number of the last one that was tried.
+        earlier: u64,
+        /// Why it does not help.
+        error: Box<RestoreError>,
+    },
     /// An entry was written by a later program.
     #[error("the entry at {0} has something that only a later version of this program knows")]
     Newer(LogPos),
@@ -70,6 +82,17 @@ pub enum RestoreError {
 impl From<StoreError> for RestoreError {
     fn from(error: StoreError) -> Self {
         RestoreError::State(error.into())
+    }
+}
+
+impl RestoreError {
+    /// Returns whether a snapshot is not what it should be, so that an earlier one may do.
+    fn is_of_the_snapshot(&self) -> bool {
+        match self {
+            RestoreError::Backup(error) => error.is_lost(),
+            RestoreError::State(error) => error.is_of_the_snapshot(),
+            _ => false,
+        }
     }
 }
 
@@ -124,6 +147,8 @@ pub struct Restored {
     pub compared_below: LogPos,
     /// The first position at which the state was not that of the replicas, and this was accepted.
     pub differs_below: Option<LogPos>,
+    /// The later snapshots that were damaged, and what was wrong with each. The state was made from more entries instead, which is as good.
+    pub passed_over: Vec<(u64, String)>,
 }
 
 /// A restore in progress.
@@ -228,25 +253,55 @@ impl<'a> Restore<'a> {
         reads: LevelRange,
         options: &Options,
     ) -> Result<Restored, RestoreError> {
-        let snapshot = self.backup.snapshot_for(self.moment)?.clone();
-        let head = &snapshot.head;
         let mut filling = Filling::begin(store, reads)?;
+        let mut damaged: Vec<(u64, RestoreError)> = Vec::new();
+        let (mut snapshot, mut earlier) = self.backup.snapshots_for(self.moment)?;
+        let error = loop {
+            match self.fill(&mut filling, snapshot).await {
+                Ok(()) => break None,
+                Err(error) if error.is_of_the_snapshot() => damaged.push((snapshot.number, error)),
+                Err(error) => return Err(error),
+            }
+            match earlier.next().filter(|_| damaged.len() <= MOST_PASSED_OVER) {
+                Some(next) => snapshot = next,
+                None => break damaged.pop(),
+            }
+            hit("restore.passed_over");
+            filling.begin_again()?;
+        };
+        if let Some((number, error)) = error {
+            return Err(none_before(damaged, number, error));
+        }
+        let passed_over = damaged.iter().map(|(number, error)| (*number, error.to_string())).collect();
+        let snapshot = snapshot.clone();
+        self.compared_below = snapshot.head.below;
+        let state = filling.open(apps, options)?;
+        let replayed = self.replay(state, &snapshot).await;
+        let (state, mut runs, rest) = replayed.map_err(|error| match error {
+            RestoreError::Backup(_) => none_before(damaged, snapshot.number, error),
+            other => other,
+        })?;
+        let (below, time_ms, hash) = (state.next(), state.time_ms(), state.shown_hash());
+        self.go_beyond(state.finish()?, &mut runs, rest).await?;
+        let cluster = self.backup.about.cluster.clone();
+        let (compared_below, differs_below) = (self.compared_below, self.differs_below);
+        let made =
+            Restored { cluster, snapshot, below, time_ms, hash, compared_below, differs_below, passed_over };
+        Ok(made)
+    }
+
+    /// Fills a store with a snapshot.
+    async fn fill(&mut self, filling: &mut Filling, snapshot: &SnapshotInfo) -> Result<(), RestoreError> {
+        let head = &snapshot.head;
         let mut bytes = 0;
         for number in 0..head.pieces {
-            for piece in self.backup.pieces(&snapshot, number).await? {
+            for piece in self.backup.pieces(snapshot, number).await? {
                 bytes += piece.len() as u64;
                 filling.add(piece)?;
             }
             (self.report)(Progress::Snapshot { bytes, of: head.bytes.max(bytes) });
         }
-        let state = filling.finish(apps, head.below, head.hash, options)?;
-        self.compared_below = head.below;
-        let (state, mut runs, rest) = self.replay(state, &snapshot).await?;
-        let (below, time_ms, hash) = (state.next(), state.time_ms(), state.shown_hash());
-        self.go_beyond(state.finish()?, &mut runs, rest).await?;
-        let cluster = self.backup.about.cluster.clone();
-        let (compared_below, differs_below) = (self.compared_below, self.differs_below);
-        Ok(Restored { cluster, snapshot, below, time_ms, hash, compared_below, differs_below })
+        Ok(filling.finish(head.below, head.hash)?)
     }
 
     /// Applies the entries up to the moment. Returns the state, and what follows in the backup.
@@ -338,6 +393,16 @@ impl<'a> Restore<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the error of a restore that has come to this snapshot because later ones are damaged.
+fn none_before(damaged: Vec<(u64, RestoreError)>, earlier: u64, error: RestoreError) -> RestoreError {
+    match damaged.into_iter().next() {
+        Some((_, first)) => {
+            RestoreError::NoneBefore { damaged: Box::new(first), earlier, error: Box::new(error) }
+        }
+        None => error,
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use atoll_backup::{Backup, BackupError, Folder, Moment, Nap, mutants};
+use atoll_backup::{Backup, BackupError, Folder, Moment, Nap, SnapshotInfo, mutants};
 use atoll_client::proto;
 use atoll_contract::LogPos;
 use atoll_core::testing::{Mutant, set_mutant};
@@ -260,4 +260,66 @@ async fn a_wrong_state_is_restored_only_if_that_is_accepted() {
     let right = restore_with(|| Notes, &store, Moment::Position(last.plus(1)), into("c"), Mutant::NONE, true)
         .unwrap();
     assert_eq!((right.differs_below, right.compared_below), (None, last.plus(1)));
+}
+
+/// Waits until a backup has so many snapshots, writing meanwhile, and returns them.
+async fn snapshots(engine: &Engine<Notes>, store: &Path, least: usize) -> Vec<SnapshotInfo> {
+    let began = Instant::now();
+    for number in 0.. {
+        put(engine, format!("n{}={number}", number % 50)).await;
+        if let Ok(backup) = open(store, "old").await
+            && backup.snapshots.len() >= least
+        {
+            return backup.snapshots;
+        }
+        assert!(began.elapsed() < WITHIN, "no {least} snapshots");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    unreachable!()
+}
+
+/// A damaged snapshot is passed over: an earlier one and more entries give the same state.
+#[tokio::test]
+async fn a_damaged_snapshot_is_passed_over_and_the_state_is_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, store) = (root.path().join("old"), root.path().join("store"));
+    let (node, engine) = node(&data, "old").await;
+    start(&node, &store).await;
+    snapshots(&engine, &store, 2).await;
+    let last = put(&engine, "last=one".to_owned()).await;
+    shipped(&node, last.plus(1)).await;
+    node.shutdown().await;
+    let moment = Moment::Position(last.plus(1));
+    let into = |name: &str| config(&root.path().join(name), "new");
+    let whole = restore(&store, moment, into("whole")).unwrap();
+    assert_eq!(whole.passed_over, []);
+    let all = open(&store, "old").await.unwrap().snapshots;
+    let is_before = |s: &&SnapshotInfo| s.head.below <= last.plus(1);
+    let usable: Vec<&SnapshotInfo> = all.iter().filter(is_before).collect();
+    let damage = |snapshot: &SnapshotInfo| {
+        let folder = store.join(format!("backup/old/db/snapshots/{:016x}", snapshot.number));
+        let piece = folder.join(format!("{:x}-{:08x}", snapshot.head.attempt, 0));
+        let mut bytes = std::fs::read(&piece).unwrap();
+        let at = bytes.len() - 1;
+        bytes[at] ^= 16;
+        std::fs::write(&piece, bytes).unwrap();
+    };
+    let [rest @ .., second, newest] = &usable[..] else { panic!("{usable:?}") };
+    assert_eq!(whole.snapshot.number, newest.number);
+    damage(newest);
+    let restored = restore(&store, moment, into("first")).unwrap();
+    assert_eq!(restored.snapshot.number, second.number);
+    assert_eq!(
+        (restored.hash, restored.below, restored.compared_below),
+        (whole.hash, whole.below, whole.below)
+    );
+    let [(number, why)] = &restored.passed_over[..] else { panic!("{:?}", restored.passed_over) };
+    assert!(*number == newest.number && why.contains("damaged"), "{why}");
+    // No snapshot is whole any more.
+    damage(second);
+    rest.iter().for_each(|snapshot| damage(snapshot));
+    let refused = restore(&store, moment, into("none"));
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("damaged") && why.contains("cannot be restored either"), "{why}");
+    assert!(!root.path().join("none").exists());
 }

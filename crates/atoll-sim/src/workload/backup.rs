@@ -49,6 +49,15 @@ pub struct Keeper {
     terms: Terms,
 }
 
+/// Whether a restore has found that objects were deleted meanwhile.
+fn was_given_up(error: &RestoreError) -> bool {
+    match error {
+        RestoreError::Backup(BackupError::Missing(_)) => true,
+        RestoreError::NoneBefore { damaged, error, .. } => was_given_up(damaged) && was_given_up(error),
+        _ => false,
+    }
+}
+
 /// What came of a restore.
 type Made = Result<(Restored, BTreeMap<u64, u64>), RestoreError>;
 
@@ -204,7 +213,7 @@ impl Keeper {
                     self.judge(&backup, moment, &made);
                 }
                 Err(RestoreError::Backup(BackupError::Gap { .. })) if has_gaps => {}
-                Err(RestoreError::Backup(BackupError::Missing(_))) if self.terms.keep.is_some() => {}
+                Err(error) if self.terms.keep.is_some() && was_given_up(&error) => {}
                 Err(error) => {
                     let head = |s: &SnapshotInfo| (s.number, s.head.below, s.head.run, s.head.joined);
                     let snapshots: Vec<_> = backup.snapshots.iter().map(head).collect();
