@@ -61,6 +61,9 @@ enum Experiment {
     Corfu(corfu::Args),
     /// Many clients of ZooKeeper at once: sessions, watches, a large parent, a server that dies
     Fleet(fleet::Args),
+    /// A part of its sessions; it obeys its standard input and ends with it
+    #[command(hide = true)]
+    FleetHolder,
     /// Writes of ZooKeeper clients at a fixed rate, and how long they take in each second
     Steady(fleet::SteadyArgs),
     /// CORFU's applications over a cluster's log: store, map replicas, mirror, transactions, replicated services
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Experiment::Scalog(args) => scalog::run(&args),
         Experiment::Corfu(args) => corfu::run(&args),
         Experiment::Fleet(args) => fleet::run(&args),
+        Experiment::FleetHolder => fleet::run_holder(),
         Experiment::Steady(args) => fleet::run_steady(args),
         Experiment::Apps(args) => apps::run(&args),
     };

@@ -4,31 +4,32 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
 
+use super::holder::shared_now_ns;
 use super::wire::{self, EVENT, PING, Reply, Request, SET_WATCHES, Ticket};
 
 /// How long a connection or an answer may take. Nothing healthy takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The times at which events arrived, of all sessions together.
+/// The times at which events arrived, of all sessions together, in nanoseconds on the clock that processes share.
 #[derive(Debug, Default)]
 pub struct Events {
-    times: Mutex<Vec<Instant>>,
+    times: Mutex<Vec<u64>>,
 }
 
 impl Events {
     fn note(&self) {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).push(shared_now_ns());
     }
 
     /// Returns the times since the last call, in order.
-    pub fn take(&self) -> Vec<Instant> {
+    pub fn take(&self) -> Vec<u64> {
         std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -6,12 +6,14 @@
 //! | `wire.rs` | the part of the wire protocol that the load needs |
 //! | `client.rs` | a session: a connection, requests in order, events |
 //! | `crowd.rs` | many sessions: opened, kept alive, given watches, moved from a dead server to the others |
+//! | `holder.rs` | processes that share a crowd, because one may have too few files open |
 //! | `parts.rs` | what is measured |
 //! | `steady.rs` | writes at a fixed rate, and how long they take in each second |
 //! | `processes.rs` | what the servers take of the machine |
 
 mod client;
 mod crowd;
+mod holder;
 mod parts;
 mod processes;
 mod steady;
@@ -67,6 +69,11 @@ pub use steady::SteadyArgs;
 /// Writes at a fixed rate. Returns whether all writes were done.
 pub fn run_steady(args: SteadyArgs) -> bool {
     finishes(steady::run(args))
+}
+
+/// Holds sessions for the process that has started this one. Returns whether that ended well.
+pub fn run_holder() -> bool {
+    finishes(holder::obey())
 }
 
 /// Measures. Returns whether it could be measured.

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::Args;
 use super::client::{Client, Events};
 use super::crowd::Crowd;
+use super::holder::{Holders, shared_now_ns};
 use super::processes::Taken;
 use super::wire::{Request, Ticket};
 use crate::latency::Latencies;
@@ -21,7 +22,7 @@ pub const NAMES: [&str; 7] = ["lone", "sessions", "idle", "watches", "notify", "
 /// The node below which everything is.
 const ROOT: &str = "/fleet";
 /// The node that all sessions watch.
-const SEEN_BY_ALL: &str = "/fleet/seen-by-all";
+pub const SEEN_BY_ALL: &str = "/fleet/seen-by-all";
 /// The parent of many children.
 const LARGE: &str = "/fleet/large";
 /// How many nodes the sessions watch together.
@@ -38,8 +39,6 @@ const AROUND: Duration = Duration::from_secs(3);
 /// Bytes of a write.
 const VALUE: [u8; 100] = [7; 100];
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// All events of a change must have arrived by then.
-const EVENTS_WITHIN: Duration = Duration::from_secs(60);
 
 struct Run<'a> {
     args: &'a Args,
@@ -131,9 +130,9 @@ impl Run<'_> {
         self.tell(part, line)
     }
 
-    async fn opened(&self) -> io::Result<Crowd> {
+    async fn opened(&self) -> io::Result<Holders> {
         let (before, began) = (self.taken(), Instant::now());
-        let crowd = Crowd::open(&self.args.addresses, self.args.sessions).await?;
+        let crowd = Holders::open(&self.args.addresses, self.args.sessions).await?;
         let (took, taken) = (began.elapsed().as_secs_f64(), self.taken() - before);
         let sessions = crowd.len().max(1) as f64;
         self.tell(
@@ -147,7 +146,7 @@ impl Run<'_> {
     }
 
     /// What sessions cost that only stay alive.
-    async fn idle(&self, crowd: &Crowd) -> io::Result<()> {
+    async fn idle(&self, crowd: &Holders) -> io::Result<()> {
         let before = self.taken();
         tokio::time::sleep(self.args.during()).await;
         let taken = self.taken() - before;
@@ -159,10 +158,10 @@ impl Run<'_> {
         self.lone("lone_beside_idle", crowd.len()).await
     }
 
-    async fn watches(&self, crowd: &mut Crowd) -> io::Result<()> {
+    async fn watches(&self, crowd: &mut Holders) -> io::Result<()> {
         let each = self.args.watches;
         let (before, began) = (self.taken(), Instant::now());
-        crowd.watch(|number| (0..each).map(|n| watched(number * each + n)).collect()).await?;
+        crowd.watch(each).await?;
         let (took, taken, watches) =
             (began.elapsed().as_secs_f64(), self.taken() - before, (crowd.len() * each).max(1));
         self.tell(
@@ -175,25 +174,16 @@ impl Run<'_> {
     }
 
     /// How long it takes until all sessions know of one change.
-    async fn notify(&self, crowd: &mut Crowd) -> io::Result<()> {
+    async fn notify(&self, crowd: &mut Holders) -> io::Result<()> {
         let (mut firsts, mut lasts) = (Vec::new(), Vec::new());
         let writer = self.one(0).await?;
         for _ in 0..CHANGES {
-            crowd.watch(|_| vec![SEEN_BY_ALL.to_owned()]).await?;
-            crowd.events.take();
-            let at = Instant::now();
+            crowd.watch_the_same().await?;
+            let at = shared_now_ns();
             writer.one(Request::SetData(SEEN_BY_ALL, &VALUE)).await?;
-            while crowd.events.count() < crowd.len() && at.elapsed() < EVENTS_WITHIN {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            let times = crowd.events.take();
-            if times.len() != crowd.len() {
-                return Err(io::Error::other(format!("{} of {} events arrived", times.len(), crowd.len())));
-            }
-            let after =
-                |time: Option<&Instant>| time.map_or(0.0, |time| ms(time.saturating_duration_since(at)));
-            firsts.push(after(times.first()));
-            lasts.push(after(times.last()));
+            let (first, last) = crowd.events().await?;
+            firsts.push(ms(Duration::from_nanos(first.saturating_sub(at))));
+            lasts.push(ms(Duration::from_nanos(last.saturating_sub(at))));
         }
         self.tell("notify", json!({ "watchers": crowd.len(), "first_ms": firsts, "last_ms": lasts }))
     }
@@ -274,7 +264,8 @@ impl Run<'_> {
     }
 }
 
-fn watched(number: usize) -> String {
+/// Returns a node that some sessions watch.
+pub fn watched(number: usize) -> String {
     format!("/fleet/watched/w{:05}", number % WATCHED)
 }
 
@@ -306,7 +297,6 @@ pub async fn run(args: &Args) -> io::Result<()> {
     }
     if ["sessions", "idle", "watches", "notify"].iter().any(|part| args.wants(part)) {
         let mut crowd = run.opened().await?;
-        let alive = crowd.keep_alive();
         if args.wants("idle") {
             run.idle(&crowd).await?;
         }
@@ -316,8 +306,7 @@ pub async fn run(args: &Args) -> io::Result<()> {
         if args.wants("notify") {
             run.notify(&mut crowd).await?;
         }
-        alive.abort();
-        crowd.close().await;
+        crowd.close().await?;
     }
     if args.wants("children") {
         run.children().await?;
