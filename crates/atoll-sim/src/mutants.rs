@@ -59,19 +59,25 @@ pub fn hunt(
     let known = caught_last().map_err(|line| format!("mutants.txt has the line {line:?}"))?;
     let again = try_again(mutants, &known, threads);
     println!("{:<24} {:<12} {:>5} {:>6}  first violation", "mutant", "scenario", "seed", "tried");
-    let (mut lines, mut missed) = (String::new(), 0);
+    let (mut lines, mut missed, mut moved) = (String::new(), 0, 0);
     for (mutant, caught) in mutants.iter().zip(again) {
         let name = mutant.name();
         match caught.or_else(|| search(*mutant, seeds, threads)) {
             Some(c) => {
                 println!("{name:<24} {:<12} {:>5} {:>6}  {}", c.scenario, c.seed, c.tried, c.why);
                 lines += &format!("{name} {} {}\n", c.scenario, c.seed);
+                moved += usize::from(known.get(name) != Some(&(c.scenario, c.seed)));
             }
             None => {
                 println!("{name:<24} not caught within {seeds} seeds of {}", mutant.caught_by().join(", "));
                 missed += 1;
             }
         }
+    }
+    if moved > 0 {
+        println!(
+            "{moved} were caught by other seeds than last time; --record crates/atoll-sim/mutants.txt saves that search"
+        );
     }
     println!("{}", if missed == 0 { "every mutant was caught" } else { "some mutants were not caught" });
     if let Some(path) = record {
