@@ -109,6 +109,8 @@ fn a_node_that_requires_grants_serves_who_has_them() {
     let mut node = serve_with(&config, grpc);
     // On loopback, nothing is required, and so the first grants are made.
     assert_eq!(ok(&connect, &["auth", "check"]).trim(), "everybody");
+    // Below this level, the nodes of a cluster may not be able to read grants. A new cluster comes to it soon after its start.
+    wait_for("the feature level", || ok(&connect, &["cluster", "level"]).contains("level 2\n").then_some(()));
     let token = |name: &str| ok(&connect, &["auth", "token", "create", name]).trim().to_owned();
     let (root, ci) = (token("root"), token("ci"));
     ok(&connect, &["auth", "grant", "token:root", "operate", "*"]);
