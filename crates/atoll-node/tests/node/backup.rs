@@ -78,6 +78,15 @@ pub async fn shipped(node: &RunningNode, below: LogPos) -> proto::BackupStatusRe
     }
 }
 
+/// Waits until the backup has a snapshot.
+async fn has_snapshot(node: &RunningNode) {
+    let began = Instant::now();
+    while node.parts().backups.status().await.unwrap().snapshot_below.is_none() {
+        assert!(began.elapsed() < WITHIN, "no snapshot");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn open(store: &Path, cluster: &str) -> Result<Backup, BackupError> {
     let nap: Nap = Arc::new(|pause| Box::pin(tokio::time::sleep(pause)));
     Backup::open(Folder::at(&url(store), cluster, atoll_node::database::LOG, nap)?).await
@@ -132,6 +141,8 @@ async fn a_backup_goes_on_over_lives_of_a_node_and_every_moment_is_restored() {
         if life == 0 {
             assert!(node.parts().backups.list().await.is_err(), "there is none yet");
             assert!(start(&node, &store).await.on);
+            // No moment before the first snapshot can be restored.
+            has_snapshot(&node).await;
         }
         for number in 0..40 {
             at.push(put(&engine, format!("last={}", life * 40 + number)).await);
