@@ -9,7 +9,8 @@ Three processes each, fsync on. `atoll-experiments fleet` is the clients of both
     watches   how fast they are set, and the memory of each
     notify    the time from one change to its last event, with as many watchers as sessions
     children  a parent with very many children: created, listed, deleted, listed again
-    move      the sessions of a killed server come back to the others with their watches, while clients of these write
+    move      the sessions of a killed server come back to the others with their watches, while clients of these write; the first server
+              is killed, whether it leads or not
 
 Each round takes fresh servers of both. Prints one JSON line for each measurement, then a table of the medians and a JSON line. Its exit
 status is 1 if a line is worse than ZooKeeper's, if Atoll takes more than a quarter of ZooKeeper's memory, or if a bound is missed. The
@@ -82,7 +83,6 @@ def atoll(folder):
 def zookeeper(folder):
     """Three servers of ZooKeeper: the same."""
     with Apache(library(), pathlib.Path(folder) / "zookeeper", JAVA) as ensemble:
-        # The killed one is a follower in both: the first of Atoll's has the sequencer, if that is by chance so.
         yield [(server.zookeeper, server.pid) for server in ensemble.nodes()]
 
 

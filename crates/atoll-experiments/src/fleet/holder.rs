@@ -73,7 +73,7 @@ impl Holders {
         self.0.iter().map(|holder| holder.sessions).sum()
     }
 
-    /// Gives all the same order, and waits for all answers.
+    /// Sends the same order to each process, and waits for their answers.
     async fn all(&mut self, order: &str, settings: &Value) -> io::Result<Vec<Value>> {
         for holder in &mut self.0 {
             let line = json!({ "do": order, "sessions": holder.sessions, "first": holder.first, "settings": settings });
